@@ -1,0 +1,121 @@
+"""Texts as token ids: `Encoded` holds a whole split without padding, `Batch` a few padded rows of it.
+
+Ids are never overwritten: a token is masked by setting its boolean in `masked`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from faithmeter.masking import Mask
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+SPECIAL, TEXT, CONTEXT = -1, 0, 1  # the values of `Encoded.sequence`
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows padded to the longest: (rows, tokens) tensors, and a label and a dataset row for each."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    token_type_ids: Tensor | None
+    maskable: Tensor
+    masked: Tensor
+    labels: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def with_masked(self, masked: Tensor) -> "Batch":
+        """Return the same rows with other tokens masked."""
+        return replace(self, masked=masked)
+
+    def masked_ids(self, mask_token_id: int) -> Tensor:
+        """Return the ids with the mask token wherever a token is masked."""
+        return self.input_ids.masked_fill(self.masked, mask_token_id)
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch on another device."""
+        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A tokenised split. The rows lie end to end; row i is `[offsets[i], offsets[i + 1])` of each flat array.
+
+    `sequence` says of each token whether it belongs to the text (0), to the context (1), or is special (-1).
+    `truncated` counts the rows that were too long for the model.
+    """
+
+    ids: Ints
+    type_ids: Ints | None
+    sequence: np.ndarray[Any, np.dtype[np.int8]]
+    masked: Mask
+    offsets: Ints
+    labels: Ints
+    pad_token_id: int
+    truncated: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens a row."""
+        return np.diff(self.offsets)
+
+    @property
+    def maskable(self) -> Mask:
+        """The tokens that importance measures rank and faithfulness metrics mask (flat)."""
+        return self.sequence == TEXT
+
+    def masked_by(self, mask_of: Callable[[int, Mask], Mask], mask_context: bool = False) -> "Encoded":
+        """Return the split with `mask_of(row, its maskable tokens)` masked in every row."""
+        candidates = self.sequence >= TEXT if mask_context else self.maskable
+        masked = np.zeros_like(self.masked)
+        for row in range(len(self)):
+            span = slice(self.offsets[row], self.offsets[row + 1])
+            masked[span] = mask_of(row, candidates[span])
+        return replace(self, masked=masked)
+
+    def batch(self, rows: Sequence[int] | Ints) -> Batch:
+        """Return the rows as a padded batch, in the order given."""
+        rows = np.asarray(rows, dtype=np.int64)
+        starts, lengths = self.offsets[rows], self.lengths[rows]
+        within = np.arange(lengths.max(initial=1)) < lengths[:, None]
+        source = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
+
+        def padded(flat: np.ndarray[Any, Any], padding: int | bool) -> Tensor:
+            table = np.full(within.shape, padding, dtype=flat.dtype)
+            table[within] = flat[source]
+            return torch.from_numpy(table)
+
+        return Batch(
+            input_ids=padded(self.ids, self.pad_token_id),
+            attention_mask=torch.from_numpy(within.astype(np.int64)),
+            token_type_ids=None if self.type_ids is None else padded(self.type_ids, 0),
+            maskable=padded(self.maskable, False),
+            masked=padded(self.masked, False),
+            labels=torch.from_numpy(self.labels[rows]),
+            rows=torch.from_numpy(rows),
+        )
+
+    def batches(self, tokens: int) -> Iterator[Batch]:
+        """Yield every row once, longest first, in batches of at most `tokens` tokens, padding included.
+
+        Rows of like length share a batch, so there is next to no padding; the longest come first, so that a batch
+        that does not fit in memory is met at once and not after an hour. A longer row is a batch of its own.
+        """
+        order = np.argsort(-self.lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            rows = max(1, tokens // max(1, int(self.lengths[order[start]])))
+            yield self.batch(order[start : start + rows])
+            start += rows

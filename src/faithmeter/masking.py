@@ -1,0 +1,37 @@
+"""Which tokens are masked: pure functions on boolean arrays of one text. Masking is set algebra; ids never change.
+
+All randomness comes from `random_stream`: an explicit seed and the dataset row, so that batches, workers and restarts
+never change a draw.
+"""
+
+from typing import Any
+
+import numpy as np
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def random_stream(*keys: int) -> np.random.Generator:
+    """Return the random numbers that belong to these keys (seed, purpose, epoch, row ...) and to no others."""
+    return np.random.default_rng(list(keys))
+
+
+def masked_count(maskable: int, step: int, steps: int = 10) -> int:
+    """Return how many of `maskable` tokens are masked at a step, in whole numbers: int(0.7 * 90) is 62."""
+    return maskable * step // steps
+
+
+def random_ratio_mask(maskable: Mask, random: np.random.Generator) -> Mask:
+    """Draw a ratio from U(0, 1), then mask each maskable token with that probability (FMM Sec. 3.2, App. F.1)."""
+    mask = np.zeros_like(maskable)
+    ratio = random.random()
+    mask[maskable] = random.random(int(maskable.sum())) < ratio
+    return mask
+
+
+def random_count_mask(maskable: Mask, step: int, steps: int, random: np.random.Generator) -> Mask:
+    """Mask exactly `masked_count` tokens chosen at random. A later step masks what an earlier one did, and more."""
+    mask = np.zeros_like(maskable)
+    positions = random.permutation(np.flatnonzero(maskable))
+    mask[positions[: masked_count(len(positions), step, steps)]] = True
+    return mask

@@ -1,0 +1,68 @@
+"""How long work tells how far it is. The library is silent by default; the command line shows bars and lines."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+Advance = Callable[[int], None]
+
+
+class Reporter(Protocol):
+    """What a job says while it runs."""
+
+    def note(self, text: str) -> None:
+        """Say something worth knowing."""
+
+    def warn(self, text: str) -> None:
+        """Say something that may spoil the result."""
+
+    def bar(self, title: str, total: int) -> AbstractContextManager[Advance]:
+        """Show how far a piece of work is; yields a function to call with the amount just done."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
+    def warn(self, text: str) -> None:
+        """Say nothing."""
+
+    @contextmanager
+    def bar(self, title: str, total: int) -> Iterator[Advance]:
+        """Show nothing."""
+        yield lambda done: None
+
+
+class Terminal:
+    """Writes to a terminal: bars while it is one, plain lines when the output goes to a file."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Print a line that stands out."""
+        self.console.print(f"Warning: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def bar(self, title: str, total: int) -> Iterator[Advance]:
+        """Show a bar with the time left, and take it away when the work is done."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as progress:
+            task = progress.add_task(title, total=total)
+            yield lambda done: progress.advance(task, done)

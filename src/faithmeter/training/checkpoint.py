@@ -1,0 +1,104 @@
+"""A training's state on disk, as safetensors and JSON: written whole after every epoch, read back bit for bit.
+
+Written by hand because `accelerate.save_state` pickles the optimiser. No random state is stored: the loop draws
+everything from (seed, epoch, row).
+"""
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from faithmeter.files import new_folder, write_bytes, write_json
+from faithmeter.training.curriculum import Position
+
+
+@dataclass
+class State:
+    """How far a training is: epochs done, optimiser steps in the decaying part, and one history row an epoch."""
+
+    epoch: int = 0
+    step: int = 0
+    position: Position = field(default_factory=Position)
+    best_epoch: int | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def save(folder: Path, state: State, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write the checkpoint of this epoch; keep it and the best epoch's, remove the others."""
+    with new_folder(folder / f"epoch-{state.epoch:04d}") as target:
+        write_bytes(target / "model.safetensors", safetensors.torch.save(_unshared(model)))
+        write_bytes(target / "optimizer.safetensors", safetensors.torch.save(_optimizer_tensors(optimizer)))
+        write_json(
+            target / "state.json",
+            {
+                "epoch": state.epoch,
+                "step": state.step,
+                "stage": state.position.stage,
+                "stage_epochs": state.position.epochs,
+                "best_epoch": state.best_epoch,
+                "history": state.history,
+            },
+        )
+    for epoch, old in _epochs(folder).items():
+        if epoch not in (state.epoch, state.best_epoch):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def load_latest(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> State | None:
+    """Put model and optimiser back as the last whole checkpoint has them; None where there is none."""
+    epochs = _epochs(folder)
+    if not epochs:
+        return None
+    source = epochs[max(epochs)]
+    stored = json.loads((source / "state.json").read_text(encoding="utf-8"))
+    load_weights(folder, stored["epoch"], model)
+    tensors = safetensors.torch.load_file(source / "optimizer.safetensors")
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, key = name.split(".", 1)
+        states.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+    return State(
+        epoch=stored["epoch"],
+        step=stored["step"],
+        position=Position(stored["stage"], stored["stage_epochs"]),
+        best_epoch=stored["best_epoch"],
+        history=stored["history"],
+    )
+
+
+def load_weights(folder: Path, epoch: int, model: torch.nn.Module) -> None:
+    """Put the weights of an epoch's checkpoint into the model."""
+    tensors = safetensors.torch.load_file(folder / f"epoch-{epoch:04d}" / "model.safetensors")
+    # strict=False: of weights that share memory only one was stored
+    unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
+    if unexpected:
+        raise ValueError(f"the checkpoint of epoch {epoch} is of another model: it has {unexpected[0]}")
+
+
+def _epochs(folder: Path) -> dict[int, Path]:
+    return {int(path.name.removeprefix("epoch-")): path for path in folder.glob("epoch-*")}
+
+
+def _unshared(model: torch.nn.Module) -> dict[str, Tensor]:
+    seen: set[int] = set()
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            tensors[name] = tensor.contiguous()
+    return tensors
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{index}.{key}": value.contiguous()
+        for index, state in optimizer.state_dict()["state"].items()
+        for key, value in state.items()
+    }

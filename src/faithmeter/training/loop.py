@@ -1,0 +1,310 @@
+"""The training loop of masked fine-tuning, on accelerate: many GPUs, mixed precision and trackers come with it.
+
+An own loop rather than `transformers.Trainer`, because every draw must come from (seed, epoch, row) for a killed
+training to end in the same weights, and because the mini-batch is one thing however many processes share it.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import accelerate
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from faithmeter.batch import Encoded, Ints
+from faithmeter.classifier import Classifier
+from faithmeter.errors import InputError
+from faithmeter.masking import random_stream
+from faithmeter.performance import majority_performance, performance
+from faithmeter.progress import Reporter, Silent
+from faithmeter.training import checkpoint
+from faithmeter.training.curriculum import LEARNT, STAGES, Position, mini_batches, stage_rows
+from faithmeter.training.strategy import STRATEGIES, VALIDATIONS, mask_for_training, masked_copy
+
+ORDER, DROPOUT = 3, 4  # purposes of random streams
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a classifier is trained. The defaults are the paper's (FMM App. D, the GLUE settings of RoBERTa).
+
+    `batch_size` rows go through the model at a time and `accumulate` such batches make one optimiser step. `clip` is
+    the largest gradient norm (0: not clipped). `mask_context` also masks the second sequence in training, as the
+    published code does. `curriculum` shows short texts first, for models trained from scratch.
+    """
+
+    strategy: str = "masked"
+    validation: str = "both"
+    epochs: int = 10
+    learning_rate: float = 2e-5
+    batch_size: int = 16
+    accumulate: int = 1
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)
+    warmup: float = 0.06
+    clip: float = 0.0
+    mask_context: bool = False
+    curriculum: bool = False
+    mixed_precision: str = "no"
+    tracker: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise InputError(f"There is no strategy {self.strategy!r}: choose from {', '.join(STRATEGIES)}.")
+        if self.validation not in VALIDATIONS:
+            raise InputError(f"There is no validation {self.validation!r}: choose from {', '.join(VALIDATIONS)}.")
+        if min(self.epochs, self.batch_size, self.accumulate) < 1:
+            raise InputError("Epochs, batch size and accumulated batches must each be 1 or more.")
+        if not (self.learning_rate > 0 and 0 <= self.warmup < 1):
+            raise InputError("The learning rate must be above 0, and the warm-up at least 0 and below 1.")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training leads to: the weights of `best_epoch` are in the classifier."""
+
+    history: list[dict[str, object]]
+    best_epoch: int
+    warnings: tuple[str, ...]
+
+
+def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
+    """Return the share of the learning rate at an optimiser step: linear warm-up, then linear decay to 0.
+
+    Counted in real optimiser steps, of which there are `steps`; the first is step 0.
+    """
+    rising = round(warmup * steps)
+    if step < rising:
+        return (step + 1) / (rising + 1)
+    return (steps - step) / max(1, steps - rising)
+
+
+def fine_tune(
+    classifier: Classifier,
+    train: Encoded,
+    validation: Encoded,
+    config: TrainingConfig,
+    *,
+    metric: str,
+    checkpoints: Path,
+    reporter: Reporter | None = None,
+) -> Outcome:
+    """Train the classifier in place, for all epochs, and leave it with the weights of the first best epoch.
+
+    Goes on from the last checkpoint in `checkpoints`, if there is one, to the same weights (bit for bit on a CPU) as
+    a training that was never interrupted.
+    """
+    return _Training(classifier, train, validation, config, metric, checkpoints, reporter or Silent()).run()
+
+
+class _Training:
+    def __init__(
+        self,
+        classifier: Classifier,
+        train: Encoded,
+        validation: Encoded,
+        config: TrainingConfig,
+        metric: str,
+        checkpoints: Path,
+        reporter: Reporter,
+    ) -> None:
+        self.classifier, self.train, self.config, self.metric = classifier, train, config, metric
+        self.checkpoints, self.reporter = checkpoints, reporter
+        self.validation = validation
+        self.validation_masked = masked_copy(validation, mask_context=config.mask_context, seed=config.seed)
+        self.accelerator = _accelerator(config, checkpoints)
+        optimizer = torch.optim.AdamW(
+            _parameter_groups(classifier.model, config.weight_decay), lr=config.learning_rate, betas=config.betas
+        )
+        self.state = checkpoint.State(position=Position(stage=0) if config.curriculum else Position())
+        stored = checkpoint.load_latest(checkpoints, classifier.model, optimizer)
+        if stored is not None:
+            self.state = stored
+            reporter.note(f"Going on after epoch {stored.epoch}.")
+        self.model, self.optimizer = self.accelerator.prepare(classifier.model, optimizer)
+        self.optimizer_on_cpu = optimizer
+        self.steps_per_epoch = -(-len(train) // (config.batch_size * config.accumulate))
+
+    def run(self) -> Outcome:
+        if self.config.tracker is not None:
+            self.accelerator.init_trackers("faithmeter", config=_flat(asdict(self.config)))
+        while self.state.position.stage < len(STAGES) or self.state.position.epochs < self.config.epochs:
+            self._epoch()
+        self.accelerator.end_training()
+        assert self.state.best_epoch is not None
+        checkpoint.load_weights(self.checkpoints, self.state.best_epoch, self.classifier.model)
+        return Outcome(self.state.history, self.state.best_epoch, tuple(self._warnings()))
+
+    def _epoch(self) -> None:
+        state, config = self.state, self.config
+        started = time.perf_counter()
+        epoch, position = state.epoch + 1, state.position
+        random = random_stream(config.seed, ORDER, epoch)
+        lengths = self.train.lengths
+        rows = np.arange(len(self.train)) if position.finished else stage_rows(lengths, position.stage, random)
+        batches = mini_batches(rows, lengths, config.batch_size, random)
+        # dropout: the same numbers in this epoch whether or not the epochs before it ran in this process
+        torch.manual_seed(int(random_stream(config.seed, DROPOUT, epoch).integers(2**62)))
+        title = f"Epoch {position.epochs + 1}/{config.epochs}" if position.finished else f"Stage {position.stage + 1}"
+        loss, accuracy = self._pass(batches, epoch, title)
+        state.epoch, state.position = epoch, position.after(accuracy)
+        row: dict[str, object] = {
+            "epoch": epoch,
+            "stage": position.stage + 1 if not position.finished else "all",
+            "step": state.step,
+            "train_loss": loss,
+            "train_accuracy_unmasked": None if np.isnan(accuracy) else accuracy,
+        }
+        if position.finished:
+            row |= self._validate()
+            best = max((r["selection"] for r in state.history if r.get("selection") is not None), default=-np.inf)
+            if row["selection"] > best:  # type: ignore[operator]
+                state.best_epoch = epoch
+        row["seconds"] = round(time.perf_counter() - started, 3)
+        state.history.append(row)
+        if self.accelerator.is_main_process:
+            checkpoint.save(self.checkpoints, state, self.classifier.model, self.optimizer_on_cpu)
+        self.accelerator.wait_for_everyone()
+        if config.tracker is not None:
+            self.accelerator.log({k: v for k, v in row.items() if isinstance(v, int | float)}, step=epoch)
+        self.reporter.note(_epoch_line(title, row))
+
+    def _pass(self, batches: list[Ints], epoch: int, title: str) -> tuple[float, float]:
+        """Show every batch once; return the mean loss and the accuracy on the unmasked rows (nan without any)."""
+        config, process, processes = self.config, self.accelerator.process_index, self.accelerator.num_processes
+        totals = torch.zeros(3, device=self.accelerator.device, dtype=torch.float64)  # loss, right, unmasked
+        self.model.train()
+        with self.reporter.bar(title, len(batches)) as advance:
+            for group in _groups(batches, config.accumulate):
+                self._set_learning_rate()
+                group_rows = sum(len(rows) for rows, _ in group)
+                for index, (rows, positions) in enumerate(group):
+                    mine = np.arange(len(rows))[process::processes]
+                    weight = float(len(mine) > 0)
+                    mine = mine if weight else np.zeros(1, dtype=np.int64)  # every process must take part
+                    batch = mask_for_training(
+                        self.train, self.train.batch(rows[mine]), positions[mine], strategy=config.strategy,
+                        mask_context=config.mask_context, seed=config.seed, epoch=epoch,
+                    ).to(self.accelerator.device)  # fmt: skip
+                    last = index == len(group) - 1
+                    with nullcontext() if last else self.accelerator.no_sync(self.model):
+                        logits = self.classifier.logits(batch, model=self.model)
+                        losses = nn.functional.cross_entropy(logits, batch.labels, reduction="sum") * weight
+                        # gradients are averaged over processes; this makes it the mean over the rows of the step
+                        self.accelerator.backward(losses * processes / group_rows)
+                    totals += weight * _tally(losses, logits, batch.labels, ~batch.masked.any(dim=1))
+                if config.clip > 0:
+                    self.accelerator.clip_grad_norm_(self.model.parameters(), config.clip)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                if self.state.position.finished:
+                    self.state.step += 1
+                advance(len(group))
+        loss, right, unmasked = self.accelerator.reduce(totals, "sum").tolist()
+        loss /= sum(len(rows) for rows in batches)
+        if not np.isfinite(loss):
+            raise InputError(
+                f"The loss is {loss} in epoch {epoch}: training has gone astray. Lower --learning-rate, or pass --clip 1."
+            )
+        return loss, right / unmasked if unmasked else float("nan")
+
+    def _set_learning_rate(self) -> None:
+        steps, position = self.steps_per_epoch * self.config.epochs, self.state.position
+        if not position.finished:
+            factor = 1.0
+        elif self.config.curriculum:
+            factor = learning_rate_factor(self.state.step, steps, 0.0)  # it is warm already
+        else:
+            factor = learning_rate_factor(self.state.step, steps, self.config.warmup)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * factor
+
+    def _validate(self) -> dict[str, object]:
+        unmasked, masked = (self._predictions(split) for split in (self.validation, self.validation_masked))
+        gold = self.validation.labels
+        chosen = {"unmasked": [unmasked], "masked": [masked], "both": [unmasked, masked]}[self.config.validation]
+        return {
+            "validation_unmasked": performance(self.metric, gold, unmasked),
+            "validation_masked": performance(self.metric, gold, masked),
+            "selection": performance(self.metric, np.tile(gold, len(chosen)), np.concatenate(chosen)),
+        }
+
+    def _predictions(self, encoded: Encoded) -> Ints:
+        share = (self.accelerator.process_index, self.accelerator.num_processes)
+        logits = self.accelerator.reduce(self.classifier.predict(encoded, share=share), "sum")
+        return logits.argmax(dim=-1).cpu().numpy()
+
+    def _warnings(self) -> Iterator[str]:
+        best = next(row for row in self.state.history if row["epoch"] == self.state.best_epoch)
+        majority = majority_performance(self.metric, self.train.labels, self.validation.labels)
+        reached = best["validation_unmasked"]
+        if reached < majority + 3 * np.sqrt(0.25 / len(self.validation)):
+            yield (
+                f"The model did not converge: {reached:.3f} ({self.metric}, validation, unmasked) is no better than "
+                f"always answering the most frequent class ({majority:.3f}). Its explanations would explain nothing. "
+                "Try another seed, a learning rate ten times larger or smaller, or more epochs."
+            )
+        last = [row for row in self.state.history if row["stage"] != "all"]
+        for stage in range(1, len(STAGES) + 1):
+            accuracies = [row["train_accuracy_unmasked"] for row in last if row["stage"] == stage]
+            if accuracies and (accuracies[-1] is None or accuracies[-1] < LEARNT):
+                yield f"Stage {stage} of the curriculum was given up before it was learnt; try another seed."
+                return
+
+
+def _accelerator(config: TrainingConfig, folder: Path) -> accelerate.Accelerator:
+    if config.tracker is not None and config.tracker not in _trackers():
+        raise InputError(
+            f"The tracker {config.tracker!r} is not installed or not known to accelerate. "
+            f"Installed: {', '.join(_trackers()) or 'none'}."
+        )
+    try:
+        return accelerate.Accelerator(
+            mixed_precision=config.mixed_precision, log_with=config.tracker, project_dir=folder.parent
+        )
+    except ValueError as error:
+        raise InputError(f"Mixed precision {config.mixed_precision!r} cannot be used here: {error}") from error
+
+
+def _trackers() -> list[str]:
+    return [str(tracker.value) for tracker in accelerate.tracking.get_available_trackers()]
+
+
+def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Return the trained parameters in two groups: weight decay is not for biases and norms, which are vectors."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def _groups(batches: list[Ints], size: int) -> Iterator[list[tuple[Ints, Ints]]]:
+    """Yield the batches of each optimiser step, with their rows' positions in the epoch."""
+    starts = np.cumsum([0, *map(len, batches)])
+    placed = [(rows, start + np.arange(len(rows))) for rows, start in zip(batches, starts, strict=False)]
+    for first in range(0, len(placed), size):
+        yield placed[first : first + size]
+
+
+def _tally(losses: Tensor, logits: Tensor, labels: Tensor, unmasked: Tensor) -> Tensor:
+    right = (logits.argmax(dim=-1) == labels) & unmasked
+    return torch.stack([losses.detach().double(), right.sum().double(), unmasked.sum().double()])
+
+
+def _flat(config: dict[str, object]) -> dict[str, object]:
+    return {key: value if isinstance(value, int | float | str | bool) else str(value) for key, value in config.items()}
+
+
+def _epoch_line(title: str, row: dict[str, object]) -> str:
+    line = f"{title}: loss {row['train_loss']:.4f}"
+    if row["train_accuracy_unmasked"] is not None:
+        line += f", training accuracy {row['train_accuracy_unmasked']:.3f}"
+    if "selection" in row:
+        line += f", validation {row['validation_unmasked']:.3f} unmasked, {row['validation_masked']:.3f} masked"
+    return f"{line} ({row['seconds']:.0f} s)"

@@ -1,0 +1,45 @@
+"""What is masked in training and in validation (FMM Sec. 3.2, App. F.1 and H). A new strategy is a row here."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+import torch
+
+from faithmeter.batch import TEXT, Batch, Encoded, Ints
+from faithmeter.masking import Mask, random_ratio_mask, random_stream
+
+# the share of each mini-batch that is masked: every k-th row for 1/k
+STRATEGIES: Mapping[str, int] = MappingProxyType({"plain": 0, "masked": 2, "only-masking": 1})
+VALIDATIONS = ("unmasked", "masked", "both")
+TRAIN, VALIDATE = 1, 2  # purposes of random streams
+
+
+def masked_positions(strategy: str, positions: Ints) -> Mask:
+    """Return which positions of the epoch are masked: none, all, or every second one, so half of a mini-batch."""
+    every = STRATEGIES[strategy]
+    if every == 0:
+        return np.zeros(len(positions), dtype=np.bool_)
+    return positions % every == every - 1
+
+
+def mask_for_training(
+    encoded: Encoded, batch: Batch, positions: Ints, *, strategy: str, mask_context: bool, seed: int, epoch: int
+) -> Batch:
+    """Mask a training batch; `positions` are its rows' places in the order of this epoch."""
+    masked = batch.masked.clone()
+    rows = batch.rows.numpy()
+    for index in np.flatnonzero(masked_positions(strategy, positions)):
+        row = int(rows[index])
+        sequence = encoded.sequence[encoded.offsets[row] : encoded.offsets[row + 1]]
+        candidates = sequence >= TEXT if mask_context else sequence == TEXT
+        random = random_stream(seed, TRAIN, epoch, int(positions[index]), row)
+        masked[index, : len(sequence)] = torch.from_numpy(random_ratio_mask(candidates, random))
+    return batch.with_masked(masked)
+
+
+def masked_copy(encoded: Encoded, *, mask_context: bool, seed: int) -> Encoded:
+    """Return a copy of a validation split with its masks drawn, once for all epochs."""
+    return encoded.masked_by(
+        lambda row, maskable: random_ratio_mask(maskable, random_stream(seed, VALIDATE, row)), mask_context
+    )
