@@ -7,6 +7,7 @@ files cannot be shipped; a test checks that the reader below gives the published
 facts for every question of the published files.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -83,7 +84,7 @@ class Reader:
         return {
             f"Where was the {thing} before the {place}?": (before, [self.last_touch[thing], number, before_number])
             for thing, trail in self.trail.items()
-            for (before, before_number), (place, number) in zip(trail, trail[1:], strict=False)
+            for (before, before_number), (place, number) in itertools.pairwise(trail)
             if self._carried_since(thing, before_number)
         }
 
@@ -136,7 +137,7 @@ def _candidates(
 
 
 def _life(task: int, random: np.random.Generator) -> Iterator[str]:
-    """Yield what happens, without end. Where persons and objects start is hidden from the reader, as in the original."""
+    """Yield what happens, without end; where everybody and everything starts is hidden from the reader."""
 
     def pick(options: tuple[str, ...] | list[str]) -> str:
         return options[random.integers(len(options))]

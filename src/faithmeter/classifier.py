@@ -278,4 +278,3 @@ def _usable_positions(config: transformers.PretrainedConfig, tokenizer: transfor
     # a tokenizer without a limit says 1e30; relative positions say -1
     limits = [limit for limit in (positions, tokenizer.model_max_length) if limit and limit > 0]
     return int(min(limits, default=MAX_LENGTH))
-

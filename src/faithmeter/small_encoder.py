@@ -55,9 +55,7 @@ def word_level_tokenizer(texts: Iterable[str]) -> transformers.PreTrainedTokeniz
     vocabulary = {word: index for index, word in enumerate((*SPECIALS, *words))}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.normalizer, backend.pre_tokenizer = normalizer, splitter
-    backend.post_processor = processors.BertProcessing(
-        ("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"])
-    )
+    backend.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend,
         unk_token="[UNK]",

@@ -17,7 +17,6 @@ from faithmeter.errors import InputError, nearest
 Row = dict[str, Any]
 
 
-
 @dataclass(frozen=True)
 class Hub:
     """Where a dataset is on the Hugging Face hub."""
@@ -154,7 +153,8 @@ _ROWS = (
     Task("toxic-comments", "comment_text", None, "toxic", ("not toxic", "toxic"), "macro-f1", 10, "Infidelity",
          folder="toxic_comments", note="the competition's own csv files"),
     Task("rotten-tomatoes", "text", None, "label", SENTIMENT, "accuracy", 10, "",
-         Hub("cornell-movie-review-data/rotten_tomatoes"), "rotten_tomatoes", OWN_VALIDATION, package="rt"),
+         Hub("cornell-movie-review-data/rotten_tomatoes"), "rotten_tomatoes", OWN_VALIDATION,
+         package="rotten_tomatoes"),
     Task("ag-news", "text", None, "label", ("World", "Sports", "Business", "Sci/Tech"), "accuracy", 10, "",
          Hub("fancyzhx/ag_news"), "ag_news"),
     Task("davidson-hate", "text", None, "label", ("hate", "offensive", "neither"), "accuracy", 10, "",

@@ -50,7 +50,7 @@ def stage_rows(lengths: Ints, stage: int, random: np.random.Generator) -> Ints:
 def mini_batches(rows: Ints, lengths: Ints, size: int, random: np.random.Generator) -> list[Ints]:
     """Cut shuffled rows into mini-batches of like lengths, so that little is spent on padding, in random order."""
     order = random.permutation(rows)
-    batches = []
+    batches: list[Ints] = []
     for start in range(0, len(order), 32 * size):
         chunk = order[start : start + 32 * size]
         chunk = chunk[np.argsort(lengths[chunk], kind="stable")]

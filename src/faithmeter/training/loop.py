@@ -209,7 +209,7 @@ class _Training:
         loss /= sum(len(rows) for rows in batches)
         if not np.isfinite(loss):
             raise InputError(
-                f"The loss is {loss} in epoch {epoch}: training has gone astray. Lower --learning-rate, or pass --clip 1."
+                f"The loss is {loss} in epoch {epoch}: training went astray. Lower --learning-rate, or pass --clip 1."
             )
         return loss, right / unmasked if unmasked else float("nan")
 

@@ -1,0 +1,198 @@
+"""The jobs people come with, each a page of plain calls. The command line only parses and prints."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+from accelerate import PartialState
+
+from faithmeter.batch import Encoded
+from faithmeter.classifier import Classifier, load_classifier, unmaskable_rows
+from faithmeter.data import DataSpec, Splits, load_splits
+from faithmeter.errors import InputError
+from faithmeter.masking import random_count_mask, random_stream
+from faithmeter.performance import majority_performance, performance, require_metric
+from faithmeter.progress import Reporter, Silent
+from faithmeter.results import Result
+from faithmeter.run import Run, RunConfig, refuse_existing
+from faithmeter.small_encoder import SMALL, small_classifier
+from faithmeter.training import TrainingConfig, fine_tune
+
+TESTED_RATIOS = (0, 5, 10)  # tenths of the maskable tokens
+EVALUATE = 5  # purpose of a random stream
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What a user may say about training; None means the default for the model and task."""
+
+    strategy: str | None = None
+    validation: str | None = None
+    epochs: int | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    accumulate: int | None = None
+    weight_decay: float | None = None
+    warmup: float | None = None
+    clip: float | None = None
+    mask_context: bool | None = None
+    curriculum: bool | None = None
+    mixed_precision: str | None = None
+    tracker: str | None = None
+    seed: int | None = None
+
+    def over(self, defaults: TrainingConfig) -> TrainingConfig:
+        """Return the defaults with what the user said in their place."""
+        said = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return dataclasses.replace(defaults, **said)
+
+
+def training_defaults(model: str, task_epochs: int) -> TrainingConfig:
+    """Return the paper's settings, or those that a small encoder learns with from scratch."""
+    if model == SMALL:
+        return TrainingConfig(epochs=3, learning_rate=1e-3, batch_size=32, clip=1.0, curriculum=True)
+    return TrainingConfig(epochs=task_epochs)
+
+
+def train(
+    path: str | Path,
+    data: DataSpec,
+    model: str,
+    options: TrainingOptions | None = None,
+    *,
+    max_length: int = 512,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Masked fine-tuning of a model on a task, into a new run directory; then its performance, masked and not."""
+    reporter = _main_process_only(reporter)
+    path = Path(path)
+    if PartialState().is_main_process:
+        refuse_existing(path)
+    task = data.resolved()
+    require_metric(task.metric)
+    training = (options or TrainingOptions()).over(training_defaults(model, task.epochs))
+    splits = load_splits(data)
+    classifier = _fresh_classifier(model, splits, training.seed, max_length)
+    config = RunConfig(
+        data=_absolute(data),
+        model=model if not Path(model).is_dir() else str(Path(model).resolve()),
+        training=training,
+        labels=splits.labels,
+        metric=task.metric,
+        fingerprint=splits.fingerprint,
+        max_length=max_length,
+    )
+    for note in splits.notes:
+        reporter.note(note)
+    if PartialState().is_main_process:
+        Run.create(path, config)
+    PartialState().wait_for_everyone()
+    return _train_and_test(Run(path), splits, classifier, reporter)
+
+
+def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
+    """Go on with a training that was interrupted, to the same weights as if it had not been."""
+    run = Run(path)
+    if run.trained and run.results:
+        raise InputError(f"{path} is trained to its end already: there is nothing to resume.")
+    config, splits = run.config, run.data()
+    classifier = _fresh_classifier(config.model, splits, config.training.seed, config.max_length)
+    return _train_and_test(run, splits, classifier, _main_process_only(reporter))
+
+
+def _main_process_only(reporter: Reporter | None) -> Reporter:
+    """Return the reporter in the first of the processes that `accelerate launch` started, silence in the others."""
+    return reporter if reporter is not None and PartialState().is_main_process else Silent()
+
+
+def _fresh_classifier(model: str, splits: Splits, seed: int, max_length: int) -> Classifier:
+    if model == SMALL:
+        contexts = splits.train["context"] if "context" in splits.train.column_names else []
+        return small_classifier([*splits.train["text"], *contexts], splits.labels, seed=seed)
+    return load_classifier(model, splits.labels, seed=seed, max_length=max_length)
+
+
+def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: Reporter) -> Run:
+    config = run.config
+    train_split, validation, test = (
+        encode(classifier, getattr(splits, part), part, reporter) for part in ("train", "validation", "test")
+    )
+    if not run.trained:
+        outcome = fine_tune(
+            classifier,
+            train_split,
+            validation,
+            config.training,
+            metric=config.metric,
+            checkpoints=run.checkpoints,
+            reporter=reporter,
+        )
+        for warning in outcome.warnings:
+            reporter.warn(warning)
+        if PartialState().is_main_process:
+            run.finish_training(classifier, outcome.history)
+        PartialState().wait_for_everyone()
+    if not PartialState().is_main_process:
+        return run
+    # as later commands will load it, so that what is tested is what is stored
+    classifier = run.classifier()
+    run.store_results(
+        ("performance", "majority"),
+        [
+            *masked_performance(classifier, test, config.metric, config.training.seed, reporter),
+            Result(
+                kind="majority",
+                value=majority_performance(config.metric, train_split.labels, test.labels),
+                metric=config.metric,
+                split="test",
+                masking_ratio=None,
+                n=len(test),
+            ),
+        ],
+    )
+    return run
+
+
+def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter: Reporter) -> Encoded:
+    """Tokenise a split, and say which rows are cut and which have nothing to mask."""
+    contexts = split["context"] if "context" in split.column_names else None
+    encoded = classifier.encode(split["text"], contexts, split["label"])
+    if encoded.truncated:
+        reporter.note(
+            f"{encoded.truncated} of {len(encoded)} {part} rows are longer than {classifier.max_length} tokens "
+            "and were cut there."
+        )
+    unmaskable = unmaskable_rows(encoded)
+    if unmaskable:
+        reporter.note(f"{unmaskable} of {len(encoded)} {part} rows have no token that can be masked: kept as they are.")
+    return encoded
+
+
+def masked_performance(
+    classifier: Classifier, test: Encoded, metric: str, seed: int, reporter: Reporter
+) -> list[Result]:
+    """Return the performance with none, half and all of the maskable tokens masked at random."""
+    results = []
+    with reporter.bar("Testing", len(TESTED_RATIOS) * len(test)) as advance:
+        for step in TESTED_RATIOS:
+            masked = test.masked_by(
+                lambda row, maskable, step=step: random_count_mask(  # type: ignore[misc]
+                    maskable, step, 10, random_stream(seed, EVALUATE, row)
+                )
+            )
+            predicted = classifier.predict(masked, progress=advance).argmax(dim=-1).cpu().numpy()
+            value = performance(metric, test.labels, predicted)
+            results.append(Result("performance", value, metric, "test", step / 10, len(test)))
+    return results
+
+
+def _absolute(data: DataSpec) -> DataSpec:
+    """Return the same data by absolute paths, so that later commands find it from anywhere."""
+    paths: dict[str, Any] = {
+        name: str(Path(value).resolve())
+        for name in ("data", "validation_data", "test_data", "data_dir")
+        if (value := getattr(data, name)) is not None
+    }
+    return dataclasses.replace(data, **paths)

@@ -1,0 +1,155 @@
+"""Run: one directory holds how a model was made, the model, and everything measured on it. The path is the handle.
+
+RUN/config.json       data, model, training: what later commands need to find the same rows again
+RUN/environment.json  versions and machine
+RUN/model/            transformers model and tokenizer (safetensors)
+RUN/history.jsonl     one line an epoch
+RUN/results.jsonl     one line a number
+RUN/checkpoints/      only while a training is unfinished
+"""
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from faithmeter.classifier import Classifier, load_classifier
+from faithmeter.data import DataSpec, Splits, load_splits
+from faithmeter.errors import InputError
+from faithmeter.files import new_folder, read_jsonl, write_json, write_jsonl
+from faithmeter.results import Result
+from faithmeter.training import TrainingConfig
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run was asked for, and what its data turned out to be."""
+
+    data: DataSpec
+    model: str
+    training: TrainingConfig
+    labels: tuple[str, ...]
+    metric: str
+    fingerprint: str
+    max_length: int
+
+
+class Run:
+    """A run directory. `Run.create` makes one, `Run(path)` opens one."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not (self.path / "config.json").is_file():
+            raise InputError(f"{path} is not a run: it has no config.json. `faithmeter train {path} ...` makes one.")
+
+    @classmethod
+    def create(cls, path: str | Path, config: RunConfig) -> "Run":
+        """Make a new run directory; an existing one is refused, never overwritten."""
+        path = Path(path)
+        refuse_existing(path)
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "environment.json", environment())
+        write_json(path / "config.json", {"format": FORMAT, **asdict(config)})
+        return cls(path)
+
+    @property
+    def config(self) -> RunConfig:
+        """How the run was made."""
+        stored = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        if stored.pop("format") != FORMAT:
+            raise InputError(f"{self.path} was made by another version of faithmeter, whose runs cannot be read.")
+        training = stored.pop("training")
+        return RunConfig(
+            data=DataSpec(**stored.pop("data")),
+            training=TrainingConfig(**{**training, "betas": tuple(training["betas"])}),
+            labels=tuple(stored.pop("labels")),
+            **stored,
+        )
+
+    @property
+    def model_folder(self) -> Path:
+        """The transformers model; there once training is done."""
+        return self.path / "model"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where an unfinished training keeps its state."""
+        return self.path / "checkpoints"
+
+    @property
+    def trained(self) -> bool:
+        """Whether the training was brought to its end."""
+        return self.model_folder.is_dir()
+
+    def data(self) -> Splits:
+        """Load the run's data again, and refuse when it is no longer the same."""
+        config = self.config
+        splits = load_splits(config.data)
+        if splits.fingerprint != config.fingerprint:
+            raise InputError(
+                f"The data of {self.path} has changed since the run was made, so new results would not fit the old "
+                "ones. Restore the files, or make a new run."
+            )
+        return splits
+
+    def classifier(self) -> Classifier:
+        """Load the trained model."""
+        if not self.trained:
+            raise InputError(f"{self.path} is not trained to its end: `faithmeter train {self.path} --resume`.")
+        config = self.config
+        return load_classifier(str(self.model_folder), config.labels, max_length=config.max_length)
+
+    def finish_training(self, classifier: Classifier, history: Iterable[dict[str, Any]]) -> None:
+        """Store the trained model and the epochs' history, then remove the checkpoints."""
+        write_jsonl(self.path / "history.jsonl", history)
+        with new_folder(self.model_folder) as folder:
+            classifier.save(folder)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One row an epoch."""
+        return read_jsonl(self.path / "history.jsonl")
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """Every result row."""
+        return read_jsonl(self.path / "results.jsonl")
+
+    def store_results(self, kinds: Iterable[str], results: Iterable[Result]) -> None:
+        """Replace the result rows of these kinds."""
+        replaced = set(kinds)
+        kept = [row for row in self.results if row["kind"] not in replaced]
+        write_jsonl(self.path / "results.jsonl", [*kept, *(result.as_row() for result in results)])
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse a path that already holds something."""
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if (path / "config.json").is_file() and not (path / "model").is_dir():
+        raise InputError(f"{path} holds an unfinished training: go on with `faithmeter train {path} --resume`.")
+    if path.exists():
+        raise InputError(f"{path} exists already, and nothing is overwritten. Choose another name or remove it first.")
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions and the machine that a run was made with."""
+    packages = ("faithmeter", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "scikit-learn")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in packages},
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }
