@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor
 
 from faithmeter.batch import SPECIAL, Batch, Encoded
-from faithmeter.errors import InputError, nearest
+from faithmeter.errors import InputError, first_line, nearest
 
 MAX_LENGTH = 512
 TOKENS_PER_BATCH = 8192
@@ -257,7 +257,7 @@ def model_source(name: str) -> str:
 
 
 def _cannot_load(name: str, error: Exception) -> str:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    reason = first_line(error)
     if "safetensors" in reason:
         return (
             f"{name} is not published as safetensors, and pickled weights can run any code when they are loaded. "

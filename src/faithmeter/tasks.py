@@ -7,14 +7,12 @@ Table 3, and of the other papers named in each row.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from faithmeter import babi
 from faithmeter.errors import InputError, nearest
-
-Row = dict[str, Any]
+from faithmeter.tables import Row
 
 
 @dataclass(frozen=True)

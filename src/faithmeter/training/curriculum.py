@@ -1,7 +1,8 @@
 """In which order and how often rows are shown: mini-batches of like lengths, and short texts before long ones.
 
-A model trained from scratch sits on a long plateau when it meets long stories first. The curriculum gives it the
-shortest rows until it has learnt them, first a few hundred that it can almost know by heart, then more and longer.
+A model trained from scratch sits on a long plateau when it meets long or masked stories first. The curriculum gives it
+the shortest rows, unmasked, until it has learnt them: first a few hundred that it can almost know by heart, then more
+and longer ones, then all. Only then do the ordinary epochs begin, with masking and a falling learning rate.
 """
 
 from dataclasses import dataclass
@@ -11,15 +12,15 @@ import numpy as np
 from faithmeter.batch import Ints
 
 FIRST_ROWS = 400
-STAGES = (0.2, 0.4, 0.6, 0.8)  # shares of the rows, shortest first
-LEARNT = 0.9  # accuracy on unmasked rows at which the next stage begins
+STAGES = (0.2, 0.4, 0.6, 0.8, 1.0)  # shares of the rows, shortest first
+LEARNT = 0.95  # training accuracy at which the next stage begins
 ROWS_PER_EPOCH = 1600
 MOST_EPOCHS = 40  # a stage that takes longer is given up
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a training stands in its curriculum: stage `len(STAGES)` means all rows, the ordinary epochs."""
+    """Where a training stands in its curriculum: stage `len(STAGES)` is the ordinary epochs."""
 
     stage: int = len(STAGES)
     epochs: int = 0
@@ -30,7 +31,7 @@ class Position:
         return self.stage >= len(STAGES)
 
     def after(self, accuracy: float) -> "Position":
-        """Return where it stands after an epoch with this accuracy on unmasked rows."""
+        """Return where it stands after an epoch with this training accuracy."""
         if self.finished:
             return Position(self.stage, self.epochs + 1)
         if accuracy >= LEARNT or self.epochs + 1 >= MOST_EPOCHS:

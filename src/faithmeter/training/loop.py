@@ -119,7 +119,10 @@ class _Training:
         self.validation_masked = masked_copy(validation, mask_context=config.mask_context, seed=config.seed)
         self.accelerator = _accelerator(config, checkpoints)
         optimizer = torch.optim.AdamW(
-            _parameter_groups(classifier.model, config.weight_decay), lr=config.learning_rate, betas=config.betas
+            _parameter_groups(classifier.model, config.weight_decay),
+            lr=config.learning_rate,
+            betas=config.betas,
+            fused=True,
         )
         self.state = checkpoint.State(position=Position(stage=0) if config.curriculum else Position())
         stored = checkpoint.load_latest(checkpoints, classifier.model, optimizer)
@@ -177,6 +180,7 @@ class _Training:
     def _pass(self, batches: list[Ints], epoch: int, title: str) -> tuple[float, float]:
         """Show every batch once; return the mean loss and the accuracy on the unmasked rows (nan without any)."""
         config, process, processes = self.config, self.accelerator.process_index, self.accelerator.num_processes
+        strategy = config.strategy if self.state.position.finished else "plain"
         totals = torch.zeros(3, device=self.accelerator.device, dtype=torch.float64)  # loss, right, unmasked
         self.model.train()
         with self.reporter.bar(title, len(batches)) as advance:
@@ -188,7 +192,7 @@ class _Training:
                     weight = float(len(mine) > 0)
                     mine = mine if weight else np.zeros(1, dtype=np.int64)  # every process must take part
                     batch = mask_for_training(
-                        self.train, self.train.batch(rows[mine]), positions[mine], strategy=config.strategy,
+                        self.train, self.train.batch(rows[mine]), positions[mine], strategy=strategy,
                         mask_context=config.mask_context, seed=config.seed, epoch=epoch,
                     ).to(self.accelerator.device)  # fmt: skip
                     last = index == len(group) - 1

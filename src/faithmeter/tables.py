@@ -1,0 +1,92 @@
+"""Reading tables of rows from csv, tsv, jsonl (each also gzipped) and parquet files.
+
+Written by hand instead of calling `datasets.load_dataset`: that turns the texts "NA" and "null" into nothing, and hides
+the line of a fault under three layers of errors.
+"""
+
+import csv
+import gzip
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from faithmeter.errors import InputError, first_line
+
+Row = dict[str, Any]
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read a csv, tsv, jsonl (each also gzipped) or parquet file; a fault is told with its file and line."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1].lower()
+    try:
+        if kind == "parquet":
+            return list(pyarrow.parquet.read_table(path).to_pylist())
+        if kind not in ("csv", "tsv", "jsonl", "json"):
+            raise InputError(f"{path}: files of this kind cannot be read. Use one of {', '.join(SUFFIXES)}.")
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw:
+            # not str.splitlines: a text may hold other line separators of Unicode
+            lines = io.StringIO(_decoded(raw.read(), path), newline="")
+        return list(_read_jsonl(lines) if kind in ("jsonl", "json") else _read_csv(lines, kind))
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise InputError(f"{path} is not a whole gzip file ({error}): fetch it again.") from error
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"{path} is not a whole parquet file: {first_line(error)}") from error
+    except _BadLineError as error:
+        raise InputError(f"{path}, {error}") from error
+
+
+class _BadLineError(Exception):
+    pass
+
+
+def _decoded(content: bytes, path: Path) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. "
+            "Save the file as UTF-8, for example with `iconv -f latin1 -t utf-8`."
+        ) from error
+
+
+def _read_csv(lines: Iterable[str], kind: str) -> Iterator[Row]:
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(lines, delimiter="\t" if kind == "tsv" else ",", strict=True)
+    try:
+        header = next(reader, None)
+        if header is None:
+            return
+        for values in reader:
+            if not values:
+                continue
+            if len(values) != len(header):
+                raise _BadLineError(
+                    f"line {reader.line_num}: {len(values)} fields where the header has {len(header)}. "
+                    "Quote texts that hold the separator."
+                )
+            yield dict(zip(header, values, strict=True))
+    except csv.Error as error:
+        raise _BadLineError(f"line {reader.line_num}: {error}.") from error
+
+
+def _read_jsonl(lines: Iterable[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise _BadLineError(f"line {number}: not JSON ({error}). One object a line is expected.") from error
+        if not isinstance(row, dict):
+            raise _BadLineError(f"line {number}: one JSON object a line is expected.")
+        yield row

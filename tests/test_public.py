@@ -1,0 +1,63 @@
+"""The public names, and the order of the rooms: a file imports only from files above it."""
+
+import ast
+from pathlib import Path
+
+import faithmeter
+
+PACKAGE = Path(faithmeter.__file__).parent
+# the order of the house: see docs/architecture.md
+ROOMS = (
+    "errors", "files", "progress", "masking", "performance", "babi", "tables", "tasks", "data", "batch", "classifier",
+    "small_encoder", "training.strategy", "training.curriculum", "training.checkpoint", "training.loop", "training",
+    "results", "run", "jobs", "__init__", "cli",
+)  # fmt: skip
+
+
+def test_the_public_names_are_these():
+    assert set(faithmeter.__all__) == {
+        "METRICS", "TASKS", "Batch", "Classifier", "DataSpec", "Encoded", "InputError", "Result", "Run", "Splits",
+        "Task", "TrainingConfig", "TrainingOptions", "fine_tune", "load_classifier", "load_splits",
+        "majority_performance", "performance", "resume", "small_classifier", "train",
+    }  # fmt: skip
+    assert all(hasattr(faithmeter, name) for name in faithmeter.__all__)
+
+
+def rooms_in_the_tree() -> dict[str, Path]:
+    rooms = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        rooms[name.removesuffix(".__init__")] = path
+    return rooms
+
+
+def imported(path: Path) -> set[str]:
+    """The rooms that a file imports from."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    rooms = {name.removeprefix("faithmeter.") for name in found if name.startswith("faithmeter.")}
+    return rooms & set(ROOMS)
+
+
+def test_every_room_is_in_the_order():
+    assert set(rooms_in_the_tree()) == set(ROOMS)
+
+
+def test_a_room_imports_only_from_rooms_above_it():
+    wrong = [
+        f"{room} imports {other}"
+        for room, path in rooms_in_the_tree().items()
+        for other in imported(path)
+        # `from faithmeter.training import checkpoint` names the package as the way to its own room
+        if ROOMS.index(other) >= ROOMS.index(room) and not (other == "training" and room.startswith("training."))
+    ]
+    assert not wrong
+
+
+def test_no_file_is_too_long_to_be_read_in_one_sitting():
+    long = {room: n for room, path in rooms_in_the_tree().items() if (n := len(path.read_text().splitlines())) > 450}
+    assert not long
