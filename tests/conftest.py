@@ -1,5 +1,6 @@
 """What tests share: where real data is, toy classifiers built from scratch, and small files of every kind."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -77,6 +78,7 @@ def toy_classifier() -> Classifier:
 CORPUS = ["The film was great, it was not awful at all.", "Was the story bad? The plot was very good!"] * 20
 
 
+@functools.cache  # training a tokenizer is not deterministic
 def word_pieces() -> transformers.PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
@@ -89,6 +91,7 @@ def word_pieces() -> transformers.PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
+@functools.cache
 def byte_level_bpe() -> transformers.PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -103,6 +106,7 @@ def byte_level_bpe() -> transformers.PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
+@functools.cache
 def sentence_pieces() -> transformers.PreTrainedTokenizerFast:
     backend = Tokenizer(models.Unigram())
     backend.pre_tokenizer = pre_tokenizers.Metaspace()

@@ -86,7 +86,7 @@ def test_a_task_without_train_files_is_refused_in_words(shared):
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "jsonl.gz", "parquet"])
 @pytest.mark.parametrize("labels", [("no", "yes"), (0, 1), (1, 5)])
 def test_files_of_every_kind_and_labels_of_every_type_give_the_same_splits(tmp_path, kind, labels):
-    rows = [{"t": f"text, {i} \"quoted\"", "l": labels[i % 2]} for i in range(40)]
+    rows = [{"t": f'text, {i} "quoted"', "l": labels[i % 2]} for i in range(40)]
     path = tmp_path / f"mine.{kind}"
     if kind == "parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
@@ -200,12 +200,14 @@ def test_one_class_only_is_refused(write):
 
 def test_a_row_without_a_label_is_named(write):
     path = write("mine.jsonl", [*sentiment_rows(10), {"text": "good", "label": None}])
-    with pytest.raises(InputError, match="1 of 11 rows have no label .*row 11"):
+    with pytest.raises(InputError, match=r"1 of 11 rows have no label .*row 11"):
         load_splits(DataSpec(data=str(path)))
 
 
 def test_an_empty_text_is_reported_and_kept(write):
-    splits = load_splits(DataSpec(data=str(write("mine.csv", [*sentiment_rows(30), {"text": " ", "label": "positive"}]))))
+    splits = load_splits(
+        DataSpec(data=str(write("mine.csv", [*sentiment_rows(30), {"text": " ", "label": "positive"}])))
+    )
     texts = [text for split in (splits.train, splits.validation, splits.test) for text in split["text"]]
     assert len(texts) == 31
     assert any("have an empty text: kept" in note for note in splits.notes)
@@ -255,7 +257,7 @@ def test_the_hub_out_of_reach_says_what_to_do():
 
 
 def test_restricted_data_says_what_to_bring():
-    with pytest.raises(InputError, match="access is restricted.*--data-dir DIR"):
+    with pytest.raises(InputError, match=r"access is restricted.*--data-dir DIR"):
         load_splits(DataSpec(task="mimic-anemia"))
 
 

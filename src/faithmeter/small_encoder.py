@@ -1,7 +1,8 @@
 """A small encoder with a word-level tokenizer, built from scratch for tasks that need no pretraining.
 
 Rotary positions (RoFormer) are what makes it learn bAbI: of many small shapes tried, learned and sinusoidal
-positions stalled at half the accuracy, and two wide heads learn faster and more surely than four or eight narrow ones. It is an ordinary transformers model and is saved and loaded as one.
+positions stalled at half the accuracy, and two wide heads learn faster and more surely than four or eight narrow
+ones. It is an ordinary transformers model and is saved and loaded as one.
 """
 
 from collections import Counter

@@ -26,6 +26,7 @@ from faithmeter.training.curriculum import LEARNT, STAGES, Position, mini_batche
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS, mask_for_training, masked_copy
 
 ORDER, DROPOUT = 3, 4  # purposes of random streams
+PRECISIONS = ("no", "fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class TrainingConfig:
             raise InputError(f"There is no strategy {self.strategy!r}: choose from {', '.join(STRATEGIES)}.")
         if self.validation not in VALIDATIONS:
             raise InputError(f"There is no validation {self.validation!r}: choose from {', '.join(VALIDATIONS)}.")
+        if self.mixed_precision not in PRECISIONS:
+            raise InputError(f"There is no precision {self.mixed_precision!r}: choose from {', '.join(PRECISIONS)}.")
         if min(self.epochs, self.batch_size, self.accumulate) < 1:
             raise InputError("Epochs, batch size and accumulated batches must each be 1 or more.")
         if not (self.learning_rate > 0 and 0 <= self.warmup < 1):

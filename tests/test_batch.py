@@ -1,0 +1,63 @@
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faithmeter.batch import Encoded
+
+
+def encoded(lengths: list[int]) -> Encoded:
+    """Rows of the given lengths whose ids count up from 10, first and last token special."""
+    total = sum(lengths)
+    sequence = np.zeros(total, dtype=np.int8)
+    offsets = np.cumsum([0, *lengths])
+    sequence[offsets[:-1]] = sequence[offsets[1:] - 1] = -1
+    return Encoded(
+        ids=np.arange(10, 10 + total),
+        type_ids=None,
+        sequence=sequence,
+        masked=np.zeros(total, dtype=np.bool_),
+        offsets=offsets,
+        labels=np.arange(len(lengths)),
+        pad_token_id=0,
+    )
+
+
+def test_a_batch_is_padded_to_its_longest_row_and_keeps_the_order_given():
+    batch = encoded([4, 2, 3]).batch([2, 1])
+    assert batch.input_ids.tolist() == [[16, 17, 18], [14, 15, 0]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch.maskable.tolist() == [[False, True, False], [False, False, False]]
+    assert batch.labels.tolist() == batch.rows.tolist() == [2, 1]
+
+
+def test_masking_replaces_ids_on_the_way_out_and_never_in_the_batch():
+    batch = encoded([4]).batch([0])
+    masked = batch.with_masked(batch.maskable)
+    assert masked.masked_ids(99).tolist() == [[10, 99, 99, 13]]
+    assert masked.input_ids.tolist() == batch.input_ids.tolist() == [[10, 11, 12, 13]]
+    assert not batch.masked.any()
+
+
+def test_masked_by_asks_every_row_for_its_own_mask():
+    masked = encoded([4, 5]).masked_by(lambda row, maskable: maskable & (row == 1))
+    assert masked.masked.tolist() == [False] * 4 + [False, True, True, True, False]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(2, 60), min_size=1, max_size=80), st.integers(1, 300))
+def test_batches_hold_every_row_once_and_keep_to_the_token_budget(lengths, tokens):
+    split = encoded(lengths)
+    batches = list(split.batches(tokens))
+    assert sorted(torch.cat([batch.rows for batch in batches]).tolist()) == list(range(len(lengths)))
+    for batch in batches:
+        assert batch.input_ids.numel() <= tokens or len(batch) == 1
+        for index, row in enumerate(batch.rows.tolist()):
+            ids = batch.input_ids[index][batch.attention_mask[index].bool()]
+            assert ids.tolist() == split.ids[split.offsets[row] : split.offsets[row + 1]].tolist()
+
+
+def test_a_budget_that_fits_equal_rows_wastes_no_padding():
+    batches = list(encoded([5] * 7 + [3] * 4).batches(15))
+    assert [tuple(batch.input_ids.shape) for batch in batches][:2] == [(3, 5), (3, 5)]
+    assert batches[-1].attention_mask.all()

@@ -1,0 +1,207 @@
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import WORDS, random_classifier, sentiment_rows
+
+from faithmeter.errors import InputError
+from faithmeter.progress import Silent
+from faithmeter.small_encoder import small_classifier
+from faithmeter.training import TrainingConfig, fine_tune
+from faithmeter.training.checkpoint import load_weights
+from faithmeter.training.loop import _parameter_groups, learning_rate_factor
+
+CONFIG = TrainingConfig(epochs=4, learning_rate=2e-3, batch_size=8, validation="both", seed=3)
+
+
+def splits(classifier, count=96, flip=False):
+    rows = sentiment_rows(count)
+    labels = [int(row["label"] == "positive") ^ int(flip and i % 4 < 2) for i, row in enumerate(rows)]
+    encoded = classifier.encode([row["text"] for row in rows], labels=labels)
+    rest = sentiment_rows(40, seed=1)
+    return encoded, classifier.encode([r["text"] for r in rest], labels=[int(r["label"] == "positive") for r in rest])
+
+
+def run(classifier, folder, config=CONFIG, reporter=None, data=None):
+    train, validation = data or splits(classifier)
+    return fine_tune(classifier, train, validation, config, metric="accuracy", checkpoints=folder, reporter=reporter)
+
+
+def toy():
+    return small_classifier([" ".join(WORDS)], ("negative", "positive"), seed=0)
+
+
+def weights(classifier):
+    return {name: value.clone() for name, value in classifier.model.state_dict().items()}
+
+
+def same(first, second):
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_the_learning_rate_warms_up_and_decays_in_optimiser_steps():
+    # 100 steps, 6 % warm-up: 6 rising steps, 1/7 .. 6/7, the peak at step 6, then down by 1/94 a step
+    factors = [learning_rate_factor(step, 100, 0.06) for step in range(100)]
+    assert factors[:7] == pytest.approx([1 / 7, 2 / 7, 3 / 7, 4 / 7, 5 / 7, 6 / 7, 1])
+    assert factors[7] == pytest.approx(93 / 94)
+    assert factors[99] == pytest.approx(1 / 94)
+
+
+def test_without_warm_up_the_first_step_has_the_whole_rate():
+    assert learning_rate_factor(0, 10, 0.0) == 1
+    assert learning_rate_factor(0, 1, 0.06) == 1
+
+
+def test_the_schedule_counts_steps_and_not_examples(tmp_path, monkeypatch):
+    seen = []
+    step = torch.optim.AdamW.step
+
+    def spy(self, *args, **kwargs):
+        seen.append(self.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    run(toy(), tmp_path, replace(CONFIG, epochs=2, accumulate=3))
+    # 96 rows, batches of 8, 3 of them a step: 4 steps an epoch, 8 in all; 6 % of 8 rounds to 0 rising steps
+    assert seen == pytest.approx([2e-3 * (8 - i) / 8 for i in range(8)])
+
+
+def test_weight_decay_is_not_for_biases_and_norms():
+    model = random_classifier("bert").model
+    decayed, free = _parameter_groups(model, 0.01)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.01, 0.0)
+    assert all("bias" in names[id(p)] or "LayerNorm" in names[id(p)] for p in free["params"])
+    assert not any("bias" in names[id(p)] or "LayerNorm" in names[id(p)] for p in decayed["params"])
+    assert len(decayed["params"]) + len(free["params"]) == len(names)
+
+
+def test_accumulated_batches_equal_one_larger_batch(tmp_path, monkeypatch):
+    gradients = []
+    step = torch.optim.AdamW.step
+
+    def spy(self, *args, **kwargs):
+        gradients.append([p.grad.clone() for group in self.param_groups for p in group["params"]])
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    for size, accumulate in ((16, 1), (4, 4), (5, 4)):  # the last group is uneven: 5 + 5 + 5 + 1
+        classifier = toy()
+        config = replace(CONFIG, epochs=1, strategy="plain", batch_size=size, accumulate=accumulate)
+        run(classifier, tmp_path / f"{size}", config, data=splits(classifier, 16))
+    assert len(gradients) == 3
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0], atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["plain", "masked", "only-masking"])
+def test_every_strategy_learns_the_toy_task(tmp_path, strategy):
+    classifier = toy()
+    outcome = run(classifier, tmp_path, replace(CONFIG, strategy=strategy, validation="unmasked", epochs=8))
+    best = max(row["validation_unmasked"] for row in outcome.history)
+    assert best >= 0.95
+    assert not outcome.warnings
+
+
+def test_the_first_best_epoch_is_kept(tmp_path):
+    classifier = toy()
+    outcome = run(classifier, tmp_path, replace(CONFIG, epochs=8))
+    selection = [row["selection"] for row in outcome.history]
+    assert outcome.best_epoch == 1 + int(np.argmax(selection))
+    trained = weights(classifier)
+    load_weights(tmp_path, outcome.best_epoch, classifier.model)
+    assert same(trained, weights(classifier))
+
+
+def test_validation_counts_both_copies_when_asked(tmp_path):
+    outcome = run(toy(), tmp_path)
+    for row in outcome.history:
+        assert row["selection"] == pytest.approx((row["validation_unmasked"] + row["validation_masked"]) / 2)
+
+
+class StopAt(Silent):
+    """Breaks off like a crash: in the middle of an epoch, or after one."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    @contextmanager
+    def bar(self, title, total):
+        yield self.advance
+
+    def advance(self, done):
+        self.left -= done
+        if self.left <= 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "make", [toy, lambda: random_classifier("bert", classes=2)], ids=["small", "bert-with-dropout"]
+)
+@pytest.mark.parametrize("batches", [5, 12, 31])
+def test_an_interrupted_training_ends_in_the_same_weights(tmp_path, make, batches):
+    whole = make()
+    expected = run(whole, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):  # 12 batches an epoch: in epoch 1, at its end, in epoch 3
+        run(make(), tmp_path / "broken", reporter=StopAt(batches))
+    resumed = make()
+    outcome = run(resumed, tmp_path / "broken")
+    assert same(weights(whole), weights(resumed))
+
+    def untimed(rows):
+        return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+    assert untimed(outcome.history) == untimed(expected.history)
+
+
+def test_an_interrupted_curriculum_ends_in_the_same_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr("faithmeter.training.curriculum.ROWS_PER_EPOCH", 64)
+    config = replace(CONFIG, curriculum=True, epochs=2)
+    whole = toy()
+    run(whole, tmp_path / "whole", config)
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), tmp_path / "broken", config, reporter=StopAt(20))
+    resumed = toy()
+    outcome = run(resumed, tmp_path / "broken", config)
+    assert same(weights(whole), weights(resumed))
+    assert outcome.history[0]["stage"] == 1
+
+
+def test_another_seed_gives_another_model(tmp_path):
+    first, second = toy(), toy()
+    run(first, tmp_path / "a")
+    run(second, tmp_path / "b", replace(CONFIG, seed=4))
+    assert not same(weights(first), weights(second))
+
+
+def test_checkpoints_are_only_the_last_and_the_best(tmp_path):
+    outcome = run(toy(), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"epoch-{e:04d}" for e in (outcome.best_epoch, 4)}
+    assert not list(tmp_path.rglob("*.bin")) + list(tmp_path.rglob("*.pt")) + list(tmp_path.rglob("*.pkl"))
+
+
+def test_a_model_that_learns_nothing_is_reported_in_plain_words(tmp_path):
+    classifier = toy()
+    outcome = run(classifier, tmp_path, data=splits(classifier, flip=True))  # labels have nothing to do with the text
+    assert "did not converge" in outcome.warnings[0]
+
+
+def test_a_loss_that_is_not_a_number_stops_with_advice(tmp_path):
+    with pytest.raises(InputError, match=r"loss is (nan|inf).*--learning-rate"):
+        run(toy(), tmp_path, replace(CONFIG, learning_rate=1e30))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"strategy": "half"}, {"validation": "none"}, {"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}],
+)
+def test_settings_that_make_no_sense_are_refused(change):
+    with pytest.raises(InputError):
+        replace(CONFIG, **change)
+
+
+def test_an_unknown_tracker_is_refused(tmp_path):
+    with pytest.raises(InputError, match="tracker 'nosuch' is not installed"):
+        run(toy(), tmp_path, replace(CONFIG, tracker="nosuch"))
