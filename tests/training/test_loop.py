@@ -205,3 +205,13 @@ def test_settings_that_make_no_sense_are_refused(change):
 def test_an_unknown_tracker_is_refused(tmp_path):
     with pytest.raises(InputError, match="tracker 'nosuch' is not installed"):
         run(toy(), tmp_path, replace(CONFIG, tracker="nosuch"))
+
+
+def test_mixed_precision_trains_and_gives_the_model_back_as_it_was(tmp_path):
+    classifier = toy()
+    forward = classifier.model.forward
+    outcome = run(classifier, tmp_path, replace(CONFIG, mixed_precision="bf16", epochs=8))
+    assert max(row["validation_unmasked"] for row in outcome.history) >= 0.95
+    assert classifier.model.forward == forward
+    assert all(parameter.dtype == torch.float32 for parameter in classifier.model.parameters())
+    run(toy(), tmp_path / "again", replace(CONFIG, epochs=1))  # another precision in the same process

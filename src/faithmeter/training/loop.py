@@ -13,6 +13,7 @@ from pathlib import Path
 import accelerate
 import numpy as np
 import torch
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from faithmeter.batch import Encoded, Ints
@@ -133,7 +134,7 @@ class _Training:
             self.state = stored
             reporter.note(f"Going on after epoch {stored.epoch}.")
         self.model, self.optimizer = self.accelerator.prepare(classifier.model, optimizer)
-        self.optimizer_on_cpu = optimizer
+        self.plain_optimizer = optimizer
         self.steps_per_epoch = -(-len(train) // (config.batch_size * config.accumulate))
 
     def run(self) -> Outcome:
@@ -142,6 +143,8 @@ class _Training:
         while self.state.position.stage < len(STAGES) or self.state.position.epochs < self.config.epochs:
             self._epoch()
         self.accelerator.end_training()
+        # mixed precision wraps the model's forward: give it back as it was
+        self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         assert self.state.best_epoch is not None
         checkpoint.load_weights(self.checkpoints, self.state.best_epoch, self.classifier.model)
         return Outcome(self.state.history, self.state.best_epoch, tuple(self._warnings()))
@@ -174,7 +177,7 @@ class _Training:
         row["seconds"] = round(time.perf_counter() - started, 3)
         state.history.append(row)
         if self.accelerator.is_main_process:
-            checkpoint.save(self.checkpoints, state, self.classifier.model, self.optimizer_on_cpu)
+            checkpoint.save(self.checkpoints, state, self.classifier.model, self.plain_optimizer)
         self.accelerator.wait_for_everyone()
         if config.tracker is not None:
             self.accelerator.log({k: v for k, v in row.items() if isinstance(v, int | float)}, step=epoch)
@@ -270,6 +273,8 @@ def _accelerator(config: TrainingConfig, folder: Path) -> accelerate.Accelerator
             f"The tracker {config.tracker!r} is not installed or not known to accelerate. "
             f"Installed: {', '.join(_trackers()) or 'none'}."
         )
+    # accelerate remembers the precision of the first training in a process and refuses another
+    AcceleratorState._reset_state()
     try:
         return accelerate.Accelerator(
             mixed_precision=config.mixed_precision, log_with=config.tracker, project_dir=folder.parent
