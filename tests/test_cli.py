@@ -13,7 +13,9 @@ import pytest
 import transformers
 from conftest import random_classifier, sentiment_rows
 
-from faithmeter import Run, cli
+from faithmeter import METRICS, Run, cli
+from faithmeter.training.loop import PRECISIONS
+from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
 
 QUICK = ("--epochs", "3", "--no-curriculum", "--batch-size", "16")
 
@@ -44,6 +46,12 @@ def test_tasks_lists_every_task_for_people_and_machines(faithmeter):
     assert {"name": "babi-1", "text / context": "context / question"}.items() <= {
         k: v for row in rows if row["name"] == "babi-1" for k, v in row.items()
     }.items()
+
+
+def test_the_help_names_every_choice(faithmeter):
+    _, printed = faithmeter("train", "--help")
+    words = set(printed.replace(",", " ").replace(".", " ").split())
+    assert {*METRICS, *STRATEGIES, *VALIDATIONS, *PRECISIONS} <= words
 
 
 def test_train_leaves_a_run_that_later_commands_and_transformers_can_use(faithmeter, write, tmp_path):

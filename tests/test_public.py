@@ -1,6 +1,8 @@
 """The public names, and the order of the rooms: a file imports only from files above it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import faithmeter
@@ -21,6 +23,12 @@ def test_the_public_names_are_these():
         "majority_performance", "performance", "resume", "small_classifier", "train",
     }  # fmt: skip
     assert all(hasattr(faithmeter, name) for name in faithmeter.__all__)
+    assert {name for names in faithmeter._ROOMS.values() for name in names} == set(faithmeter.__all__)
+
+
+def test_the_help_is_there_without_loading_torch():
+    code = "import sys, faithmeter.cli; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def rooms_in_the_tree() -> dict[str, Path]:

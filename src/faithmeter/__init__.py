@@ -1,16 +1,20 @@
 """faithmeter: which explanation of your text classifier can you believe? Faithfulness measured, with statistics."""
 
-from faithmeter.batch import Batch, Encoded
-from faithmeter.classifier import Classifier, load_classifier
-from faithmeter.data import DataSpec, Splits, load_splits
-from faithmeter.errors import InputError
-from faithmeter.jobs import TrainingOptions, resume, train
-from faithmeter.performance import METRICS, majority_performance, performance
-from faithmeter.results import Result
-from faithmeter.run import Run
-from faithmeter.small_encoder import small_classifier
-from faithmeter.tasks import TASKS, Task
-from faithmeter.training import TrainingConfig, fine_tune
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from faithmeter.batch import Batch, Encoded
+    from faithmeter.classifier import Classifier, load_classifier
+    from faithmeter.data import DataSpec, Splits, load_splits
+    from faithmeter.errors import InputError
+    from faithmeter.jobs import TrainingOptions, resume, train
+    from faithmeter.performance import METRICS, majority_performance, performance
+    from faithmeter.results import Result
+    from faithmeter.run import Run
+    from faithmeter.small_encoder import small_classifier
+    from faithmeter.tasks import TASKS, Task
+    from faithmeter.training import TrainingConfig, fine_tune
 
 __version__ = "0.1.0"
 
@@ -37,3 +41,25 @@ __all__ = [
     "small_classifier",
     "train",
 ]
+
+_ROOMS = {
+    "batch": ("Batch", "Encoded"),
+    "classifier": ("Classifier", "load_classifier"),
+    "data": ("DataSpec", "Splits", "load_splits"),
+    "errors": ("InputError",),
+    "jobs": ("TrainingOptions", "resume", "train"),
+    "performance": ("METRICS", "majority_performance", "performance"),
+    "results": ("Result",),
+    "run": ("Run",),
+    "small_encoder": ("small_classifier",),
+    "tasks": ("TASKS", "Task"),
+    "training": ("TrainingConfig", "fine_tune"),
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever the name stands for)
+    """Import a public name when it is first used: torch and transformers take seconds, and `--help` needs neither."""
+    for room, names in _ROOMS.items():
+        if name in names:
+            return getattr(import_module(f"faithmeter.{room}"), name)
+    raise AttributeError(f"module 'faithmeter' has no attribute {name!r}")

@@ -5,25 +5,22 @@ import json
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import transformers
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from faithmeter import __version__, jobs
-from faithmeter.classifier import MINILM
-from faithmeter.data import DataSpec
+from faithmeter import __version__
 from faithmeter.errors import InputError
-from faithmeter.jobs import TrainingOptions
-from faithmeter.performance import METRICS
 from faithmeter.progress import Terminal
 from faithmeter.results import find
-from faithmeter.run import Run
-from faithmeter.small_encoder import SMALL
 from faithmeter.tasks import TASKS
-from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from faithmeter.run import Run
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -38,8 +35,6 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; turn bad input and a full disk into one sentence."""
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     try:
         app()
     except InputError as error:
@@ -53,6 +48,17 @@ def main() -> None:
             "the disk is full, so the last file was not written; what was there before is untouched. "
             "Make room, then go on with `faithmeter train RUN --resume`."
         )
+
+
+def _jobs() -> "ModuleType":
+    """Import what takes seconds (torch, transformers) only when there is work to do, and quiet it."""
+    import transformers
+
+    from faithmeter import jobs
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return jobs
 
 
 def _fail(message: str, code: int = 2) -> None:
@@ -93,12 +99,13 @@ def quickstart(
 ) -> None:
     """Train a faithfulness measurable model offline, in about a minute: bAbI-1 and a small encoder."""
     path = run or _free_path(Path("runs") / ("quickstart-sentiment" if sentiment else "quickstart"))
+    jobs = _jobs()
     if sentiment:
-        data, model = DataSpec(task="rotten-tomatoes", seed=data_seed), MINILM
-        options = TrainingOptions(epochs=4, learning_rate=1e-4, batch_size=32, seed=seed)
+        data, model = jobs.DataSpec(task="rotten-tomatoes", seed=data_seed), "minilm"
+        options = jobs.TrainingOptions(epochs=4, learning_rate=1e-4, batch_size=32, seed=seed)
         console.print(f"Masked fine-tuning of MiniLM on Rotten Tomatoes reviews, into {path}.")
     else:
-        data, model, options = DataSpec(task="babi-1", seed=data_seed), SMALL, TrainingOptions(seed=seed)
+        data, model, options = jobs.DataSpec(task="babi-1", seed=data_seed), "small", jobs.TrainingOptions(seed=seed)
         console.print(f"Masked fine-tuning of a small encoder on generated bAbI-1 questions, into {path}.")
     _print_performance(jobs.train(path, data, model, options, reporter=Terminal(console)))
 
@@ -123,13 +130,13 @@ def train(
     text: Annotated[str, typer.Option(help="Column with the text, which is masked and explained.")] = "text",
     context: Annotated[str | None, typer.Option(help="Column with the second text of a pair; never masked.")] = None,
     label: Annotated[str, typer.Option(help="Column with the label: words or numbers.")] = "label",
-    metric: Annotated[str, typer.Option(help=f"With --data: {', '.join(METRICS)}.")] = "accuracy",
+    metric: Annotated[str, typer.Option(help="With --data: accuracy, macro-f1, micro-f1 or matthews.")] = "accuracy",
     model: Annotated[
         str, typer.Option(help="A hub name, a model folder, `small` (from scratch) or `minilm` (extra `sentiment`).")
-    ] = SMALL,
-    strategy: Annotated[str | None, typer.Option(help=f"{', '.join(STRATEGIES)}.  [default: masked]")] = None,
+    ] = "small",
+    strategy: Annotated[str | None, typer.Option(help="masked, plain or only-masking.  [default: masked]")] = None,
     validation: Annotated[
-        str | None, typer.Option(help=f"What picks the best epoch: {', '.join(VALIDATIONS)}.  [default: both]")
+        str | None, typer.Option(help="What picks the best epoch: both, unmasked or masked.  [default: both]")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="[default: 2e-5; small: 1e-3]")] = None,
@@ -158,14 +165,15 @@ def train(
 ) -> None:
     """Masked fine-tuning: turn a text classifier into a faithfulness measurable one."""
     given = locals()
-    reporter = Terminal(console)
+    jobs, reporter = _jobs(), Terminal(console)
+    names = [field.name for field in fields(jobs.TrainingOptions)]
     if resume:
-        said = task or data or any(given[field.name] is not None for field in fields(TrainingOptions))
+        said = task or data or any(given[name] is not None for name in names)
         if said:
             raise InputError(f"--resume goes on with what {run} was made with: leave the other options out.")
         _print_performance(jobs.resume(run, reporter=reporter))
         return
-    spec = DataSpec(
+    spec = jobs.DataSpec(
         task=task,
         data=data,
         validation_data=validation_data,
@@ -180,7 +188,7 @@ def train(
         test_rows=test_rows,
         seed=data_seed,
     )
-    options = TrainingOptions(**{field.name: given[field.name] for field in fields(TrainingOptions)})
+    options = jobs.TrainingOptions(**{name: given[name] for name in names})
     _print_performance(jobs.train(run, spec, model, options, max_length=max_length, reporter=reporter))
 
 
@@ -215,7 +223,7 @@ def tasks(
     )
 
 
-def _print_performance(run: Run) -> None:
+def _print_performance(run: "Run") -> None:
     rows, config = run.results, run.config
     table = Table(title=f"{config.model} on {config.data.resolved().name}, {config.training.strategy}", box=None)
     table.add_column("tokens masked")
