@@ -232,7 +232,7 @@ def _print_performance(run: "Run") -> None:
         table.add_row(name, f"{find(rows, 'performance', ratio):.3f}")
     table.add_row("class majority", f"{find(rows, 'majority'):.3f}")
     console.print(table)
-    console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.")
+    console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.", soft_wrap=True)
 
 
 if __name__ == "__main__":
