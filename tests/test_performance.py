@@ -1,7 +1,8 @@
+import numpy as np
 import pytest
 
 from faithmeter.errors import InputError
-from faithmeter.performance import majority_performance, performance
+from faithmeter.performance import METRICS, majority_performance, performance, weighted_performance
 
 
 def test_metrics_on_four_answers_worked_by_hand():
@@ -23,3 +24,25 @@ def test_the_majority_is_that_of_train_scored_on_test():
 def test_an_unknown_metric_is_refused_with_the_nearest():
     with pytest.raises(InputError, match="Did you mean 'accuracy'"):
         performance("acuracy", [0], [0])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_weights_count_observations_as_often_as_copies_would(metric):
+    random = np.random.default_rng(0)
+    for classes in (2, 4):
+        gold, predicted = random.integers(classes, size=30), random.integers(classes, size=(30, 3))
+        weights = random.multinomial(30, np.full(30, 1 / 30), 5).astype(float)
+        found = weighted_performance(metric, gold, predicted, weights)
+        assert found.shape == (5, 3)
+        for resample, counts in enumerate(weights.astype(int)):
+            rows = np.repeat(np.arange(30), counts)
+            for column in range(3):
+                expected = performance(metric, gold[rows], predicted[rows, column])
+                assert found[resample, column] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_one_constant_answer_has_the_same_weighted_performance(metric):
+    gold, predicted = np.array([0, 0, 1]), np.zeros((3, 1), dtype=np.int64)
+    expected = performance(metric, gold, predicted[:, 0])
+    assert weighted_performance(metric, gold, predicted, np.ones((1, 3)))[0, 0] == pytest.approx(expected)
