@@ -107,15 +107,16 @@ class Encoded:
             rows=torch.from_numpy(rows),
         )
 
-    def batches(self, tokens: int) -> Iterator[Batch]:
-        """Yield every row once, longest first, in batches of at most `tokens` tokens, padding included.
+    def batches(self, tokens: int, rows: Ints | None = None) -> Iterator[Batch]:
+        """Yield every row (or those given) once, longest first, in batches of at most `tokens` tokens, padding included.
 
         Rows of like length share a batch, so there is next to no padding; the longest come first, so that a batch
         that does not fit in memory is met at once and not after an hour. A longer row is a batch of its own.
         """
-        order = np.argsort(-self.lengths, kind="stable")
+        chosen = np.arange(len(self)) if rows is None else np.sort(rows)
+        order = chosen[np.argsort(-self.lengths[chosen], kind="stable")]
         start = 0
         while start < len(order):
-            rows = max(1, tokens // max(1, int(self.lengths[order[start]])))
-            yield self.batch(order[start : start + rows])
-            start += rows
+            count = max(1, tokens // max(1, int(self.lengths[order[start]])))
+            yield self.batch(order[start : start + count])
+            start += count

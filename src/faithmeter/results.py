@@ -9,8 +9,9 @@ from typing import Any
 class Result:
     """One measured number and what it is of.
 
-    `kind` says what was measured (`performance`, `majority`); `masking_ratio` the share of maskable tokens masked,
-    None where that means nothing; `n` the number of observations behind it.
+    `kind` says what was measured (`performance`, `majority`, `acu` ...); `masking_ratio` the share of maskable tokens
+    masked, None where that means nothing; `n` the number of observations behind it; `measure` the importance measure
+    it is of; `low` and `high` a 95 % interval, over what `over` says (`seeds` or `observations`).
     """
 
     kind: str
@@ -19,6 +20,10 @@ class Result:
     split: str
     masking_ratio: float | None
     n: int
+    measure: str | None = None
+    low: float | None = None
+    high: float | None = None
+    over: str | None = None
 
     def as_row(self) -> dict[str, Any]:
         """Return the result as a line of `results.jsonl`."""

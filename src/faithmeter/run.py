@@ -6,6 +6,9 @@ RUN/model/            transformers model and tokenizer (safetensors)
 RUN/history.jsonl     one line an epoch
 RUN/results.jsonl     one line a number
 RUN/checkpoints/      only while a training is unfinished
+RUN/in_distribution/  the fitted in-distribution test
+RUN/measurements/     every masked prediction, a file a batch
+RUN/observations.parquet  the faithfulness of each explanation
 """
 
 import json
@@ -24,6 +27,7 @@ from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder, read_jsonl, write_json, write_jsonl
+from faithmeter.in_distribution import MaSF
 from faithmeter.results import Result
 from faithmeter.training import TrainingConfig
 
@@ -84,6 +88,25 @@ class Run:
     def checkpoints(self) -> Path:
         """Where an unfinished training keeps its state."""
         return self.path / "checkpoints"
+
+    @property
+    def in_distribution_folder(self) -> Path:
+        """The fitted in-distribution test; there once `check` is done."""
+        return self.path / "in_distribution"
+
+    @property
+    def measurements(self) -> Path:
+        """What `measure` keeps of each batch, so that it can go on where it was."""
+        return self.path / "measurements"
+
+    @property
+    def checked(self) -> bool:
+        """Whether the run has an in-distribution test."""
+        return self.in_distribution_folder.is_dir()
+
+    def in_distribution_test(self) -> MaSF:
+        """Load the fitted in-distribution test."""
+        return MaSF.load(self.in_distribution_folder)
 
     @property
     def trained(self) -> bool:

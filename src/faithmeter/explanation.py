@@ -1,0 +1,155 @@
+"""One text explained: importance a token and a word, the prediction, and how faithful this very explanation is."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from faithmeter.batch import TEXT, Batch
+from faithmeter.classifier import Classifier
+from faithmeter.faithfulness.curves import area_between_curves, masking_walk
+from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure
+from faithmeter.in_distribution import MaSF, at_any_step, simes
+
+RANDOM_RUNS = 5
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token or a word of the text: `text[start:end]` and its importance."""
+
+    text: str
+    start: int
+    end: int
+    importance: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a text was given its class, by one importance measure.
+
+    `acu` and `racu` are the areas between `curve`, the probability of `target` as ever more important tokens are
+    masked, and `random_curve`: above 0 means that this explanation finds tokens that matter more than random ones.
+    `p_value` asks whether the masked texts behind them are in-distribution; None where that was not tested.
+    """
+
+    text: str
+    context: str | None
+    measure: str
+    predicted: str
+    target: str
+    probability: float
+    tokens: tuple[Piece, ...]
+    words: tuple[Piece, ...]
+    curve: tuple[float, ...]
+    random_curve: tuple[float, ...]
+    acu: float
+    racu: float | None
+    p_value: float | None
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the explanation as plain lists and numbers, for JSON."""
+        return asdict(self)
+
+
+def explain_texts(
+    classifier: Classifier,
+    texts: Sequence[str],
+    contexts: Sequence[str] | None = None,
+    *,
+    measure: ImportanceMeasure,
+    target: str = "predicted",
+    masf: MaSF | None = None,
+    seed: int = 0,
+) -> list[Explanation]:
+    """Explain texts one by one; `target` is `predicted` or the name of the class whose logit is explained."""
+    encoded = classifier.encode(texts, contexts)
+    explanations = []
+    for row, text in enumerate(texts):
+        batch = encoded.batch([row])
+        context = None if contexts is None else contexts[row]
+        explanations.append(_explain(classifier, batch, text, context, measure, target, masf, seed))
+    return explanations
+
+
+def _explain(
+    classifier: Classifier,
+    batch: Batch,
+    text: str,
+    context: str | None,
+    measure: ImportanceMeasure,
+    target: str,
+    masf: MaSF | None,
+    seed: int,
+) -> Explanation:
+    predicted = int(classifier.probabilities(batch)[0].argmax())
+    targets = torch.tensor([predicted if target == "predicted" else classifier.labels.index(target)])
+    importance = measure.explain(classifier, batch, targets, seed)
+    walk = masking_walk(classifier, batch, measure, targets, seed=seed, importance=importance)
+    curve, p_value = _follow(classifier, list(walk), targets, masf)
+    random = IMPORTANCE_MEASURES["random"]
+    baseline = np.mean(
+        [
+            _follow(classifier, list(masking_walk(classifier, batch, random, targets, seed=seed + run)), targets, None)[0]
+            for run in range(RANDOM_RUNS)
+        ],
+        axis=0,
+    )
+    acu, racu = area_between_curves(curve, baseline)
+    tokens, words = _pieces(classifier, text, context, importance[0])
+    return Explanation(
+        text=text,
+        context=context,
+        measure=measure.name,
+        predicted=classifier.labels[predicted],
+        target=classifier.labels[int(targets)],
+        probability=float(curve[0]),
+        tokens=tokens,
+        words=words,
+        curve=tuple(curve.tolist()),
+        random_curve=tuple(baseline.tolist()),
+        acu=float(acu),
+        racu=None if np.isnan(racu) else float(racu),
+        p_value=p_value,
+    )
+
+
+def _follow(
+    classifier: Classifier, walk: list[Batch], targets: Tensor, masf: MaSF | None
+) -> tuple[np.ndarray[Any, np.dtype[np.float64]], float | None]:
+    """Return the target's probability at each step, and the p-value that all of them are in-distribution (Simes)."""
+    steps = Batch.stacked(walk)
+    logits, features = classifier.predict_with_features(steps)
+    curve = logits.softmax(dim=-1)[:, int(targets)].double().numpy()
+    if masf is None:
+        return curve, None
+    p_values = masf.p_values(features, steps.attention_mask.sum(dim=1), steps.rows)
+    return curve, float(simes(at_any_step(p_values)))
+
+
+def _pieces(
+    classifier: Classifier, text: str, context: str | None, importance: Tensor
+) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+    """Return the text's tokens and words. A word belongs to (sequence, word): those of the context are not the text's.
+
+    The token of the largest absolute importance speaks for its word, which suits every kind of measure.
+    """
+    encoding = classifier.encoding(text, context)
+    tokens: list[Piece] = []
+    words: dict[int, list[Piece]] = {}
+    for position, (sequence, word) in enumerate(zip(encoding.sequence_ids, encoding.word_ids, strict=True)):
+        if sequence != TEXT:
+            continue
+        start, end = encoding.offsets[position]
+        piece = Piece(text[start:end], start, end, float(importance[position]))
+        tokens.append(piece)
+        words.setdefault(position if word is None else word, []).append(piece)
+    joined = []
+    for pieces in words.values():
+        start, end = pieces[0].start, pieces[-1].end
+        loudest = max(pieces, key=lambda piece: abs(piece.importance))
+        joined.append(Piece(text[start:end], start, end, loudest.importance))
+    return tuple(tokens), tuple(joined)

@@ -1,0 +1,1 @@
+"""Faithfulness metrics: each masks what an explanation calls important and predicts again."""

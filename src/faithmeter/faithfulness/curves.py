@@ -1,0 +1,145 @@
+"""Faithfulness curves: mask what is called important, step by step, explaining anew each time (FMM Sec. 3.4, App. F.3).
+
+The faster performance falls below that under random masking, the more faithful the explanation.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from faithmeter.batch import Batch
+from faithmeter.classifier import Classifier
+from faithmeter.importance import ImportanceMeasure
+from faithmeter.performance import Ints, weighted_performance
+from faithmeter.statistics import bca_interval, mean_interval
+
+STEPS = 10
+Floats = NDArray[np.float64]
+Interval = tuple[float, float] | None
+
+
+def mask_most_important(batch: Batch, importance: Tensor, step: int, steps: int = STEPS) -> Tensor:
+    """Return what is masked at a step: floor(n·step/steps) of a row's n maskable tokens, in whole numbers.
+
+    Tokens that are masked already stay and count; the highest importance comes next, ties to the lowest position.
+    """
+    wanted = batch.maskable.sum(dim=1) * step // steps - (batch.masked & batch.maskable).sum(dim=1)
+    open_ = batch.maskable & ~batch.masked
+    # two stable sorts: by importance, then the tokens that may be chosen before those that may not
+    by_importance = importance.argsort(dim=1, descending=True, stable=True)
+    may = open_.gather(1, by_importance)
+    order = by_importance.gather(1, may.int().argsort(dim=1, descending=True, stable=True))
+    rank = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order).contiguous())
+    return batch.masked | (open_ & (rank < wanted[:, None]))
+
+
+def masking_walk(
+    classifier: Classifier,
+    batch: Batch,
+    measure: ImportanceMeasure,
+    targets: Tensor,
+    *,
+    seed: int,
+    steps: int = STEPS,
+    importance: Tensor | None = None,
+) -> Iterator[Batch]:
+    """Yield the batch with 0, 1 … `steps` steps masked, explaining anew on the masked input before each step.
+
+    A measure that is not recursive (random, beam) is computed once. At 100 % nothing is left to choose, so nothing is
+    explained. `importance` is the measure's answer for the batch as given, where it is known already.
+    """
+    yield batch
+    for step in range(1, steps):
+        if importance is None or (measure.recursive and step > 1):
+            importance = measure.explain(classifier, batch, targets, seed)
+        batch = batch.with_masked(mask_most_important(batch, importance, step, steps))
+        yield batch
+    yield batch.with_masked(batch.masked | batch.maskable)
+
+
+def area_between_curves(performance: Floats, random: Floats) -> tuple[Floats, Floats]:
+    """Return (ACU, RACU), Eq. (3) of Madsen et al. (2024), of curves along the last axis at equal steps from 0 to 1.
+
+    ACU is the area by which `performance` lies below `random`; negative means worse than random. RACU divides it by
+    the area under `random` down to its last point. It is not clipped: a signed measure may exceed 1, because it can
+    push the model to the opposite label (Sec. 5.3). RACU is nan where random masking costs nothing: no scale then.
+    """
+    step = 1 / (random.shape[-1] - 1)
+    acu = np.trapezoid(random - performance, dx=step, axis=-1)
+    scale = np.trapezoid(random - random[..., -1:], dx=step, axis=-1)
+    return acu, np.divide(acu, scale, out=np.full_like(acu, np.nan), where=scale > 1e-12)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One measure on one model: for each observation and step the predicted class and the target's probability."""
+
+    predicted: Ints  # (observations, steps + 1)
+    probability: Floats  # (observations, steps + 1)
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """How faithful a measure is. Intervals are 95 %, over `over`: `seeds` or `observations`; nan RACU has no scale."""
+
+    performance: tuple[float, ...]
+    acu: float
+    acu_interval: Interval
+    racu: float
+    racu_interval: Interval
+    over: str
+    n: int
+
+
+def faithfulness_over_observations(metric: str, gold: Ints, curve: Curve, random: list[Curve]) -> Faithfulness:
+    """Return ACU and RACU on one model, with BCa intervals over its observations.
+
+    The baseline is the mean of the random curves; an observation is drawn with all its curves, random ones included.
+    """
+
+    def areas(weights: Floats) -> tuple[Floats, Floats]:
+        baseline = np.mean([weighted_performance(metric, gold, r.predicted, weights) for r in random], axis=0)
+        return area_between_curves(weighted_performance(metric, gold, curve.predicted, weights), baseline)
+
+    ones = np.ones((1, len(gold)))
+    acu, racu = (float(value[0]) for value in areas(ones))
+    return Faithfulness(
+        performance=tuple(weighted_performance(metric, gold, curve.predicted, ones)[0].tolist()),
+        acu=acu,
+        acu_interval=bca_interval(lambda weights: areas(weights)[0], len(gold)),
+        racu=racu,
+        racu_interval=bca_interval(lambda weights: areas(weights)[1], len(gold)),
+        over="observations",
+        n=len(gold),
+    )
+
+
+def faithfulness_over_seeds(runs: list[Faithfulness]) -> Faithfulness:
+    """Pool the same measure on models of several seeds: means, with BCa intervals over the seeds."""
+    acus, racus = (np.array([getattr(run, name) for run in runs]) for name in ("acu", "racu"))
+    return Faithfulness(
+        performance=tuple(np.mean([run.performance for run in runs], axis=0).tolist()),
+        acu=float(acus.mean()),
+        acu_interval=mean_interval(acus),
+        racu=float(racus.mean()),
+        racu_interval=mean_interval(racus),
+        over="seeds",
+        n=len(runs),
+    )
+
+
+def observation_areas(curve: Curve, random: list[Curve]) -> tuple[Floats, Floats]:
+    """Return (ACU, RACU) of every observation, with the target's probability in place of the metric."""
+    return area_between_curves(curve.probability, np.mean([r.probability for r in random], axis=0))
+
+
+def random_spread(metric: str, gold: Ints, random: list[Curve]) -> float:
+    """Return the standard deviation of one random run's ACU about the mean random curve: how far a baseline wanders."""
+    ones = np.ones((1, len(gold)))
+    curves = np.concatenate([weighted_performance(metric, gold, r.predicted, ones) for r in random])
+    acu, _ = area_between_curves(curves, np.broadcast_to(curves.mean(axis=0), curves.shape))
+    return float(acu.std(ddof=1)) if len(random) > 1 else float("nan")

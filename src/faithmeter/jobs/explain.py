@@ -1,0 +1,43 @@
+"""Explain: one text or many, with the run's most faithful measure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from faithmeter.errors import InputError, nearest
+from faithmeter.explanation import Explanation, explain_texts
+from faithmeter.importance import as_measure
+from faithmeter.run import Run
+
+DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
+
+
+def most_faithful(run: Run) -> str | None:
+    """Return the measure with the largest ACU on this run; None where `measure` has not been run."""
+    rows = [row for row in run.results if row["kind"] == "acu" and row["measure"] != "random"]
+    return max(rows, key=lambda row: row["value"])["measure"] if rows else None
+
+
+def explain(
+    path: str | Path,
+    texts: Sequence[str],
+    contexts: Sequence[str] | None = None,
+    *,
+    measure: str | None = None,
+    target: str = "predicted",
+    seed: int = 0,
+) -> list[Explanation]:
+    """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it."""
+    run = Run(path)
+    chosen = as_measure(measure or most_faithful(run) or DEFAULT_MEASURE)
+    labels = run.config.labels
+    if target != "predicted" and target not in labels:
+        raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")
+    pairs = run.config.data.resolved().context is not None
+    if pairs != (contexts is not None):
+        raise InputError(
+            "This model takes pairs: give a context with each text (--context)."
+            if pairs
+            else "This model takes single texts: leave the context out."
+        )
+    masf = run.in_distribution_test() if run.checked else None
+    return explain_texts(run.classifier(), texts, contexts, measure=chosen, target=target, masf=masf, seed=seed)

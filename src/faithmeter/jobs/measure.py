@@ -1,0 +1,252 @@
+"""Measure: mask what each importance measure calls important, step by step, and see how fast performance falls.
+
+Batches are the outer loop and every finished one is a file, so memory is flat and a killed measurement goes on at the
+batch it was at. Nothing is written that depends on how the work was cut: the rows are the same however often it stops.
+"""
+
+import hashlib
+import io
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import torch
+from torch import Tensor
+
+from faithmeter.batch import Batch, Encoded, Ints
+from faithmeter.classifier import Classifier
+from faithmeter.errors import InputError
+from faithmeter.faithfulness.curves import (
+    STEPS,
+    Curve,
+    Faithfulness,
+    faithfulness_over_observations,
+    masking_walk,
+    observation_areas,
+    random_spread,
+)
+from faithmeter.files import write_bytes, write_json
+from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
+from faithmeter.in_distribution import MaSF, at_any_step
+from faithmeter.jobs.train import encode
+from faithmeter.masking import random_stream
+from faithmeter.performance import Floats, weighted_performance
+from faithmeter.progress import Reporter, Silent
+from faithmeter.results import Result
+from faithmeter.run import Run
+
+TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is killed
+ROWS = 7  # purpose of a random stream
+KINDS = (
+    "acu", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
+    "share_out_of_distribution",
+)  # fmt: skip
+LEVEL = 0.05
+Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """What to measure. `rows` and `beam_rows` are test rows, drawn at random; beam search is dear, so it gets fewer."""
+
+    measures: tuple[str | Explain | ImportanceMeasure, ...] = tuple(name for name in IMPORTANCE_MEASURES if name != "random")
+    target: str = "gold"
+    rows: int | None = None
+    beam_rows: int | None = None
+    random_runs: int = 5
+    seed: int = 0
+    without_check: bool = False
+
+    def __post_init__(self) -> None:
+        if self.target not in ("gold", "predicted"):
+            raise InputError(f"There is no target {self.target!r}: choose gold or predicted.")
+        if self.random_runs < 1:
+            raise InputError("At least one random run is needed as the baseline.")
+
+
+def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter: Reporter | None = None) -> Run:
+    """Measure the faithfulness of importance measures on a run's test split."""
+    run, options, reporter = Run(path), options or MeasureOptions(), reporter or Silent()
+    if not run.checked and not options.without_check:
+        raise InputError(
+            f"{path} has no in-distribution test, so its masking curves cannot be trusted. "
+            f"Run `faithmeter check {path}` first, or pass --without-check to measure anyway."
+        )
+    masf = run.in_distribution_test() if run.checked else None
+    measures = [as_measure(chosen) for chosen in options.measures]
+    classifier, splits = run.classifier(), run.data()
+    test = encode(classifier, splits.test, "test", reporter)
+    _require_same_settings(run, options)
+    chosen = random_stream(options.seed, ROWS).permutation(len(test))[: options.rows]
+    jobs = [
+        (f"random.{number}", IMPORTANCE_MEASURES["random"], options.seed + number, chosen)
+        for number in range(options.random_runs)
+    ]
+    for one in measures:
+        rows = chosen[: options.beam_rows] if one.name == "beam" else chosen
+        jobs.append((one.name, one, options.seed, rows))
+    for name, one, seed, rows in jobs:
+        _measure_one(run, classifier, test, name, one, seed, rows, options.target, masf, reporter)
+    _store(run, test, [name for name, *_ in jobs])
+    return run
+
+
+def _measure_one(
+    run: Run,
+    classifier: Classifier,
+    test: Encoded,
+    name: str,
+    one: ImportanceMeasure,
+    seed: int,
+    rows: Ints,
+    target: str,
+    masf: MaSF | None,
+    reporter: Reporter,
+) -> None:
+    """Measure one importance measure on the rows, leaving out the batches that are done."""
+    with reporter.bar(name, len(rows)) as advance:
+        for number, batch in enumerate(test.batches(TOKENS_AT_ONCE, rows)):
+            shard = run.measurements / name / f"{number:05d}.parquet"
+            if not shard.exists():
+                shard.parent.mkdir(parents=True, exist_ok=True)
+                table = _walk_table(classifier, batch, one, seed, target, masf)
+                write_bytes(shard, _parquet(table))
+            advance(len(batch))
+
+
+def _walk_table(
+    classifier: Classifier, batch: Batch, one: ImportanceMeasure, seed: int, target: str, masf: MaSF | None
+) -> pyarrow.Table:
+    """Return a row for each observation and step: prediction, the target's probability, p-values, seconds."""
+    targets = batch.labels if target == "gold" else classifier.probabilities(batch).argmax(dim=-1)
+    spent, timed = _timed(one)
+    columns: dict[str, list[Tensor]] = {}
+    for step, masked in enumerate(masking_walk(classifier, batch, timed, targets, seed=seed)):
+        logits, features = classifier.predict_with_features(masked)
+        found = {
+            "row": batch.rows,
+            "step": torch.full_like(batch.rows, step),
+            "predicted": logits.argmax(dim=-1),
+            "probability": logits.softmax(dim=-1).gather(1, targets[:, None])[:, 0],
+        }
+        if masf is not None:
+            p_values = masf.p_values(features, batch.attention_mask.sum(dim=1), batch.rows)
+            found |= {"p_value": masf.at_step(p_values, step), "p_max": at_any_step(p_values)}
+        for key, value in found.items():
+            columns.setdefault(key, []).append(value)
+    table = {key: torch.cat(values).numpy() for key, values in columns.items()}
+    table["seconds"] = np.full(len(table["row"]), spent() / len(table["row"]))
+    return pyarrow.table(table)
+
+
+def _timed(one: ImportanceMeasure) -> tuple[Callable[[], float], ImportanceMeasure]:
+    """Return the measure with a stopwatch on its explanations."""
+    seconds = 0.0
+
+    def explain(classifier: Classifier, batch: Batch, targets: Tensor, seed: int) -> Tensor:
+        nonlocal seconds
+        started = time.perf_counter()
+        importance = one.explain(classifier, batch, targets, seed)
+        seconds += time.perf_counter() - started
+        return importance
+
+    timed = ImportanceMeasure(one.name, one.family, one.signed, one.recursive, one.differentiable, explain)
+    return lambda: seconds, timed
+
+
+def _require_same_settings(run: Run, options: MeasureOptions) -> None:
+    """Refuse to mix measurements of other settings or other weights with those that are stored."""
+    weights = hashlib.sha256((run.model_folder / "model.safetensors").read_bytes()).hexdigest()[:16]
+    settings = {"target": options.target, "rows": options.rows, "beam_rows": options.beam_rows, "seed": options.seed}
+    settings |= {"checked": run.checked, "weights": weights}
+    file = run.measurements / "settings.json"
+    if not file.exists():
+        run.measurements.mkdir(exist_ok=True)
+        write_json(file, settings)
+        return
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    differing = [key for key in settings if stored.get(key) != settings[key]]
+    if differing:
+        raise InputError(
+            f"{run.path} holds measurements with another {' and '.join(differing)}, which do not compare with these. "
+            f"Use the same settings ({stored}), or remove {run.measurements} first."
+        )
+
+
+def _parquet(table: pyarrow.Table) -> bytes:
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+# --------------------------------------------------------------------------------------------------- results
+
+
+def read_measurement(run: Run, name: str) -> Table:
+    """Return a measure's stored columns as (observations, steps + 1) arrays, in the order of the dataset rows."""
+    table = pyarrow.concat_tables(
+        [pyarrow.parquet.read_table(shard) for shard in sorted((run.measurements / name).glob("*.parquet"))]
+    ).sort_by([("row", "ascending"), ("step", "ascending")])
+    return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in table.column_names}
+
+
+def _store(run: Run, test: Encoded, names: Sequence[str]) -> None:
+    """Turn measurements into result rows and `observations.parquet`."""
+    tables = {name: read_measurement(run, name) for name in names}
+    random = [tables[name] for name in names if name.startswith("random.")]
+    results, observations = [], []
+    for name, table in tables.items():
+        if name.startswith("random."):
+            continue
+        rows = table["row"][:, 0]
+        baseline = [_curve(one, rows) for one in random]
+        faithfulness = faithfulness_over_observations(run.config.metric, test.labels[rows], _curve(table, rows), baseline)
+        results += _measure_results(run, name, faithfulness, table)
+        acu, racu = observation_areas(_curve(table, rows), baseline)
+        observations.append(
+            pyarrow.table({"row": rows, "measure": [name] * len(rows), "acu": acu, "racu": racu})
+        )
+    gold = test.labels[random[0]["row"][:, 0]]
+    curves = [_curve(one, one["row"][:, 0]) for one in random]
+    spread = random_spread(run.config.metric, gold, curves)
+    results.append(Result("random_spread", spread, run.config.metric, "test", None, len(gold), "random"))
+    ones = np.ones((1, len(gold)))
+    mean = np.mean([weighted_performance(run.config.metric, gold, c.predicted, ones)[0] for c in curves], axis=0)
+    results += _curve_results(run, "random", mean, random[0])
+    run.store_results(KINDS, results)
+    write_bytes(run.path / "observations.parquet", _parquet(pyarrow.concat_tables(observations)))
+
+
+def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> list[Result]:
+    """Return a measure's result rows: areas with intervals, its curve, its p-values, its cost."""
+    metric, n = run.config.metric, found.n
+    per_text = float(table["seconds"].sum() / n)
+    return [
+        Result("acu", found.acu, metric, "test", None, n, name, *(found.acu_interval or (None, None)), found.over),
+        Result("racu", found.racu, metric, "test", None, n, name, *(found.racu_interval or (None, None)), found.over),
+        Result("seconds_per_text", per_text, "seconds", "test", None, n, name),
+        *_curve_results(run, name, np.array(found.performance), table),
+    ]
+
+
+def _curve_results(run: Run, name: str, performance: Floats, table: Table) -> Iterator[Result]:
+    n = len(table["row"])
+    for step, value in enumerate(performance):
+        ratio = step / STEPS
+        yield Result("masked_performance", float(value), run.config.metric, "test", ratio, n, name)
+        if "p_max" in table:
+            atypical, out = (float((table[key][:, step] <= LEVEL).mean()) for key in ("p_value", "p_max"))
+            yield Result("share_atypical", atypical, "share", "test", ratio, n, name)
+            yield Result("share_out_of_distribution", out, "share", "test", ratio, n, name)
+
+
+def _curve(table: Table, rows: Ints) -> Curve:
+    """Return the curve of these dataset rows, of which the table holds all."""
+    index = np.searchsorted(table["row"][:, 0], rows)
+    return Curve(table["predicted"][index], table["probability"][index].astype(np.float64))
