@@ -10,9 +10,9 @@ import faithmeter
 PACKAGE = Path(faithmeter.__file__).parent
 # the order of the house: see docs/architecture.md
 ROOMS = (
-    "errors", "files", "progress", "masking", "performance", "babi", "tables", "tasks", "data", "batch", "classifier",
-    "small_encoder", "training.strategy", "training.curriculum", "training.checkpoint", "training.loop", "training",
-    "results", "run", "jobs", "__init__", "cli",
+    "errors", "files", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks", "data", "batch",
+    "classifier", "small_encoder", "training.strategy", "training.curriculum", "training.checkpoint", "training.loop",
+    "training", "results", "run", "jobs", "__init__", "cli",
 )  # fmt: skip
 
 
