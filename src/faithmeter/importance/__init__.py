@@ -1,0 +1,95 @@
+"""Importance measures: functions that explain a batch, and the one table that names them.
+
+To add one, write a function of (classifier, batch, targets, seed) and give it a row here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from torch import Tensor
+
+from faithmeter.batch import Batch
+from faithmeter.classifier import Classifier
+from faithmeter.errors import InputError, nearest
+from faithmeter.importance.beam import beam
+from faithmeter.importance.chance import random_importance
+from faithmeter.importance.gradient import gradient_l1, gradient_l2, input_times_gradient, integrated_gradient
+from faithmeter.importance.occlusion import leave_one_out
+
+Explain = Callable[[Classifier, Batch, Tensor, int], Tensor]
+
+
+@dataclass(frozen=True)
+class ImportanceMeasure:
+    """A function with a name tag.
+
+    `explain(classifier, batch, targets, seed)` returns the (rows, tokens) importance of each token for the logit of
+    each row's target class, with the batch's masked tokens masked; 0 where a token is not maskable. `recursive` says
+    that it is computed anew on the masked input at every masking step; `differentiable` that it needs gradients.
+    """
+
+    name: str
+    family: str
+    signed: bool
+    recursive: bool
+    differentiable: bool
+    explain: Explain
+
+
+def absolute(explain: Explain) -> Explain:
+    """Return the measure that is the absolute value of another."""
+
+    def explain_absolutely(classifier: Classifier, batch: Batch, targets: Tensor, seed: int) -> Tensor:
+        return explain(classifier, batch, targets, seed).abs()
+
+    return explain_absolutely
+
+
+_TABLE = (
+    # name, family, signed, recursive, differentiable, explain
+    ImportanceMeasure("random", "random", False, False, False, random_importance),
+    ImportanceMeasure("grad-l1", "gradient", False, True, True, gradient_l1),
+    ImportanceMeasure("grad-l2", "gradient", False, True, True, gradient_l2),
+    ImportanceMeasure("x-grad-signed", "gradient", True, True, True, input_times_gradient),
+    ImportanceMeasure("x-grad-abs", "gradient", False, True, True, absolute(input_times_gradient)),
+    ImportanceMeasure("ig-signed", "gradient", True, True, True, integrated_gradient),
+    ImportanceMeasure("ig-abs", "gradient", False, True, True, absolute(integrated_gradient)),
+    ImportanceMeasure("loo-signed", "occlusion", True, True, False, leave_one_out),
+    ImportanceMeasure("loo-abs", "occlusion", False, True, False, absolute(leave_one_out)),
+    ImportanceMeasure("beam", "occlusion", True, False, False, beam),
+)
+IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
+
+
+def as_measure(measure: str | Explain | ImportanceMeasure) -> ImportanceMeasure:
+    """Return the measure of that name, or a plain function of (classifier, batch, targets, seed) as a measure.
+
+    Of a function nothing is known, so it is taken to be signed and to be computed anew at each masking step. Whatever
+    it says of tokens that are not maskable is set to 0; it must be finite where they are.
+    """
+    if isinstance(measure, ImportanceMeasure):
+        return measure
+    if isinstance(measure, str):
+        if measure not in IMPORTANCE_MEASURES:
+            raise InputError(f"There is no importance measure {measure!r}.{nearest(measure, IMPORTANCE_MEASURES)}")
+        return IMPORTANCE_MEASURES[measure]
+    name = getattr(measure, "__name__", type(measure).__name__)
+    return ImportanceMeasure(name, "custom", True, True, False, _checked(name, measure))
+
+
+def _checked(name: str, explain: Explain) -> Explain:
+    def explain_and_check(classifier: Classifier, batch: Batch, targets: Tensor, seed: int) -> Tensor:
+        importance = explain(classifier, batch, targets, seed)
+        if importance.shape != batch.maskable.shape:
+            raise InputError(
+                f"The importance measure {name} must return one number a token, {tuple(batch.maskable.shape)}; "
+                f"it returned {tuple(importance.shape)}."
+            )
+        maskable = batch.maskable.to(importance.device)
+        importance = importance.detach().float().masked_fill(~maskable, 0.0)
+        if not importance.isfinite().all():
+            raise InputError(f"The importance measure {name} returned a number that is not finite.")
+        return importance
+
+    return explain_and_check

@@ -1,0 +1,76 @@
+"""Importance from a beam search for the order of masking that lowers the target's logit soonest."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from faithmeter.batch import Batch
+from faithmeter.classifier import Classifier
+from faithmeter.masking import Mask
+
+
+def beam(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, width: int = 10) -> Tensor:
+    """Return n … 1 along the best order of masking found (Zhou & Shah 2023; FMM App. E.2); 0 if masked already.
+
+    A state is a set of masked tokens, and its value the sum of logit(x) − logit(masked) over the sets on its way: the
+    area over the masking curve. Every round masks one more token in each of the `width` best states of a row. Of ways
+    that lead to the same set the best is kept, and the set evaluated once. The last set, all masked, adds the same to
+    every way, so it is not evaluated. Rows are searched side by side to fill passes; none sees another's states.
+    """
+    home, batch, targets = batch.input_ids.device, batch.to(classifier.device), targets.to(classifier.device)
+    free = (batch.maskable & ~batch.masked).cpu().numpy()
+    fixed = batch.masked.cpu().numpy()
+    searches = [_Search(free[row], width) for row in range(len(batch))]
+    start = classifier.logits_of_masks(batch, torch.arange(len(batch), device=targets.device), batch.masked)
+    original = start.gather(1, targets[:, None]).squeeze(1)
+    while active := [row for row, search in enumerate(searches) if search.rounds > 1]:
+        sets = [searches[row].expand() for row in active]
+        rows = torch.tensor(active).repeat_interleave(torch.tensor([len(s) for s in sets])).to(targets.device)
+        masked = torch.from_numpy(np.concatenate(sets)).to(targets.device)
+        logits = classifier.logits_of_masks(batch, rows, masked | batch.masked[rows])
+        drops = original[rows] - logits.gather(1, targets[rows, None]).squeeze(1)
+        for row, drop in zip(active, drops.cpu().split([len(s) for s in sets]), strict=True):
+            searches[row].keep(drop.numpy())
+    importance = np.zeros(fixed.shape, dtype=np.float32)
+    for row, search in enumerate(searches):
+        order = search.best_order()
+        importance[row, order] = np.arange(len(order), 0, -1)
+    return torch.from_numpy(importance).to(home)
+
+
+class _Search:
+    """The beam of one row: its states, best first, each a set and the order in which the set was masked."""
+
+    def __init__(self, free: Mask, width: int) -> None:
+        self.width = width
+        self.positions = np.flatnonzero(free)
+        self.rounds = len(self.positions)  # tokens that are left to mask
+        self.sets = np.zeros((1, len(free)), dtype=np.bool_)
+        self.orders: list[tuple[int, ...]] = [()]
+        self.values = np.zeros(1, dtype=np.float32)
+
+    def expand(self) -> Mask:
+        """Return every set that is one token larger than a state, once, in the order (parent, position)."""
+        # a better parent comes earlier, so the first way to a set is the best
+        self.parents, at = np.nonzero(~self.sets[:, self.positions])
+        self.added = self.positions[at]
+        sets = self.sets[self.parents]
+        sets[np.arange(len(sets)), self.added] = True
+        packed = np.packbits(sets[:, self.positions], axis=1)
+        _, first = np.unique(packed.view(f"V{packed.shape[1]}").ravel(), return_index=True)
+        first.sort()
+        self.parents, self.added, self.candidates = self.parents[first], self.added[first], sets[first]
+        return self.candidates
+
+    def keep(self, drops: np.ndarray[tuple[int], np.dtype[np.float32]]) -> None:
+        """Keep the `width` best of the sets last returned, given the drop of the logit at each."""
+        values = self.values[self.parents] + drops
+        best = np.argsort(-values, kind="stable")[: self.width]  # ties: earlier parent, then lower position
+        self.orders = [(*self.orders[self.parents[i]], int(self.added[i])) for i in best]
+        self.sets, self.values = self.candidates[best], values[best]
+        self.rounds -= 1
+
+    def best_order(self) -> list[int]:
+        """Return the positions of the best state in the order of masking, and last the one that is left."""
+        order = list(self.orders[0])
+        return order + [int(position) for position in self.positions if position not in order]
