@@ -146,11 +146,23 @@ class Classifier:
 
         `model` is this classifier's model in another wrapping, as a training on several devices has it.
         """
+        return (model or self.model)(**self._inputs(batch)).logits.float()
+
+    def logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the logits and, from the same pass, the (rows, layers, channels) features of MaSF (FMM App. F.2).
+
+        A feature is the largest value of a channel over the attended positions, in the embedding output (as the first
+        layer receives it) and in the output of each layer. Padding and the other rows of the batch do not enter.
+        """
+        output = self.model(**self._inputs(batch), output_hidden_states=True)
+        ignored = (batch.attention_mask == 0)[..., None]
+        tokens = ignored.shape[1]  # some models pad to whole attention windows
+        pooled = [state[:, :tokens].masked_fill(ignored, -torch.inf).amax(dim=1) for state in output.hidden_states]
+        return output.logits.float(), torch.stack(pooled, dim=1).float()
+
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         types = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
-        output = (model or self.model)(
-            input_ids=batch.masked_ids(self.mask_token_id), attention_mask=batch.attention_mask, **types
-        )
-        return output.logits.float()
+        return {"input_ids": batch.masked_ids(self.mask_token_id), "attention_mask": batch.attention_mask, **types}
 
     def vocabulary(self) -> Tensor:
         """Return the word-embedding matrix W: (vocabulary, dimensions), the embedding of every id."""
@@ -223,6 +235,24 @@ class Classifier:
                 if progress is not None:
                     progress(len(batch))
         return logits
+
+    def features(self, encoded: Encoded, *, progress: Callable[[int], None] | None = None) -> Tensor:
+        """Return the (rows, layers, channels) features of a split, in row order, in eval mode, on the CPU.
+
+        It holds rows × layers × channels numbers of 4 bytes: 22 MB for 2,000 rows of MiniLM (7 × 384), 80 MB for
+        RoBERTa-base (13 × 768). `progress` is told the number of rows done after each batch.
+        """
+        device = next(self.model.parameters()).device
+        features = torch.zeros(0)
+        with evaluating(self.model), torch.inference_mode():
+            for batch in encoded.batches(self.tokens_per_batch):
+                found = self.logits_and_features(batch.to(device))[1].cpu()
+                if not len(features):
+                    features = torch.empty(len(encoded), *found.shape[1:])
+                features[batch.rows] = found
+                if progress is not None:
+                    progress(len(batch))
+        return features
 
     def save(self, folder: Path) -> None:
         """Save model and tokenizer, loadable with plain `AutoModelForSequenceClassification.from_pretrained`."""
