@@ -46,6 +46,16 @@ class Batch:
         taken = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **{name: v[:, :length] if v.ndim == 2 else v for name, v in taken.items()})
 
+    @classmethod
+    def stacked(cls, batches: Sequence["Batch"]) -> "Batch":
+        """Return batches of the same width as one."""
+        columns = {
+            name: torch.cat([getattr(batch, name) for batch in batches])
+            for name, value in vars(batches[0]).items()
+            if isinstance(value, Tensor)
+        }
+        return replace(batches[0], **columns)
+
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on another device."""
         moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}

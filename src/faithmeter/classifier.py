@@ -8,6 +8,7 @@ from importlib import util
 from pathlib import Path
 
 import numpy as np
+import tokenizers
 import torch
 import transformers
 from torch import Tensor
@@ -100,6 +101,11 @@ class Classifier:
         """The names of the classes, in the order of the logits."""
         return tuple(self.model.config.id2label[i] for i in range(self.model.config.num_labels))
 
+    def encodings(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> list[tokenizers.Encoding]:
+        """Tokenise texts as the tokenizer does it, with each token's place in its text; cut to the model's length."""
+        pairs = None if contexts is None else list(contexts)
+        return self.tokenizer(list(texts), pairs, truncation="longest_first", max_length=self.max_length).encodings
+
     def encode(
         self, texts: Sequence[str], contexts: Sequence[str] | None = None, labels: Sequence[int] | None = None
     ) -> Encoded:
@@ -114,14 +120,8 @@ class Classifier:
         sequences: list[np.ndarray[tuple[int], np.dtype[np.int8]]] = []
         truncated = 0
         for start in range(0, len(texts), 1000):
-            pairs = None if contexts is None else list(contexts[start : start + 1000])
-            encodings = self.tokenizer(
-                list(texts[start : start + 1000]),
-                pairs,
-                truncation="longest_first",
-                max_length=self.max_length,
-            ).encodings
-            for encoding in encodings:
+            pairs = None if contexts is None else contexts[start : start + 1000]
+            for encoding in self.encodings(texts[start : start + 1000], pairs):
                 row = np.asarray(encoding.ids, dtype=np.int64)
                 sequence = np.array([SPECIAL if s is None else s for s in encoding.sequence_ids], dtype=np.int8)
                 sequence[np.isin(row, list(special))] = SPECIAL
@@ -159,6 +159,12 @@ class Classifier:
         tokens = ignored.shape[1]  # some models pad to whole attention windows
         pooled = [state[:, :tokens].masked_fill(ignored, -torch.inf).amax(dim=1) for state in output.hidden_states]
         return output.logits.float(), torch.stack(pooled, dim=1).float()
+
+    def predict_with_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return logits and features of a batch in eval mode, on the CPU."""
+        with evaluating(self.model), torch.inference_mode():
+            logits, features = self.logits_and_features(batch.to(self.device))
+        return logits.cpu(), features.cpu()
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         types = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
@@ -242,16 +248,14 @@ class Classifier:
         It holds rows × layers × channels numbers of 4 bytes: 22 MB for 2,000 rows of MiniLM (7 × 384), 80 MB for
         RoBERTa-base (13 × 768). `progress` is told the number of rows done after each batch.
         """
-        device = next(self.model.parameters()).device
         features = torch.zeros(0)
-        with evaluating(self.model), torch.inference_mode():
-            for batch in encoded.batches(self.tokens_per_batch):
-                found = self.logits_and_features(batch.to(device))[1].cpu()
-                if not len(features):
-                    features = torch.empty(len(encoded), *found.shape[1:])
-                features[batch.rows] = found
-                if progress is not None:
-                    progress(len(batch))
+        for batch in encoded.batches(self.tokens_per_batch):
+            found = self.predict_with_features(batch)[1]
+            if not len(features):
+                features = torch.empty(len(encoded), *found.shape[1:])
+            features[batch.rows] = found
+            if progress is not None:
+                progress(len(batch))
         return features
 
     def save(self, folder: Path) -> None:

@@ -85,7 +85,7 @@ def _explain(
     masf: MaSF | None,
     seed: int,
 ) -> Explanation:
-    predicted = int(classifier.probabilities(batch)[0].argmax())
+    predicted = int(classifier.predict_with_features(batch)[0].argmax())
     targets = torch.tensor([predicted if target == "predicted" else classifier.labels.index(target)])
     importance = measure.explain(classifier, batch, targets, seed)
     walk = masking_walk(classifier, batch, measure, targets, seed=seed, importance=importance)
@@ -93,7 +93,9 @@ def _explain(
     random = IMPORTANCE_MEASURES["random"]
     baseline = np.mean(
         [
-            _follow(classifier, list(masking_walk(classifier, batch, random, targets, seed=seed + run)), targets, None)[0]
+            _follow(classifier, list(masking_walk(classifier, batch, random, targets, seed=seed + run)), targets, None)[
+                0
+            ]
             for run in range(RANDOM_RUNS)
         ],
         axis=0,
@@ -137,7 +139,7 @@ def _pieces(
 
     The token of the largest absolute importance speaks for its word, which suits every kind of measure.
     """
-    encoding = classifier.encoding(text, context)
+    (encoding,) = classifier.encodings([text], None if context is None else [context])
     tokens: list[Piece] = []
     words: dict[int, list[Piece]] = {}
     for position, (sequence, word) in enumerate(zip(encoding.sequence_ids, encoding.word_ids, strict=True)):

@@ -55,7 +55,9 @@ Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 class MeasureOptions:
     """What to measure. `rows` and `beam_rows` are test rows, drawn at random; beam search is dear, so it gets fewer."""
 
-    measures: tuple[str | Explain | ImportanceMeasure, ...] = tuple(name for name in IMPORTANCE_MEASURES if name != "random")
+    measures: tuple[str | Explain | ImportanceMeasure, ...] = tuple(
+        name for name in IMPORTANCE_MEASURES if name != "random"
+    )
     target: str = "gold"
     rows: int | None = None
     beam_rows: int | None = None
@@ -124,7 +126,7 @@ def _walk_table(
     classifier: Classifier, batch: Batch, one: ImportanceMeasure, seed: int, target: str, masf: MaSF | None
 ) -> pyarrow.Table:
     """Return a row for each observation and step: prediction, the target's probability, p-values, seconds."""
-    targets = batch.labels if target == "gold" else classifier.probabilities(batch).argmax(dim=-1)
+    targets = batch.labels if target == "gold" else classifier.predict_with_features(batch)[0].argmax(dim=-1)
     spent, timed = _timed(one)
     columns: dict[str, list[Tensor]] = {}
     for step, masked in enumerate(masking_walk(classifier, batch, timed, targets, seed=seed)):
@@ -206,12 +208,12 @@ def _store(run: Run, test: Encoded, names: Sequence[str]) -> None:
             continue
         rows = table["row"][:, 0]
         baseline = [_curve(one, rows) for one in random]
-        faithfulness = faithfulness_over_observations(run.config.metric, test.labels[rows], _curve(table, rows), baseline)
+        faithfulness = faithfulness_over_observations(
+            run.config.metric, test.labels[rows], _curve(table, rows), baseline
+        )
         results += _measure_results(run, name, faithfulness, table)
         acu, racu = observation_areas(_curve(table, rows), baseline)
-        observations.append(
-            pyarrow.table({"row": rows, "measure": [name] * len(rows), "acu": acu, "racu": racu})
-        )
+        observations.append(pyarrow.table({"row": rows, "measure": [name] * len(rows), "acu": acu, "racu": racu}))
     gold = test.labels[random[0]["row"][:, 0]]
     curves = [_curve(one, one["row"][:, 0]) for one in random]
     spread = random_spread(run.config.metric, gold, curves)
