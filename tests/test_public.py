@@ -10,7 +10,8 @@ PACKAGE = Path(faithmeter.__file__).parent
 ROOMS = (
     "errors", "files", "progress", "masking", "performance", "babi", "tables", "tasks", "data", "batch", "classifier",
     "small_encoder", "training.strategy", "training.curriculum", "training.checkpoint", "training.loop", "training",
-    "results", "run", "jobs", "__init__", "cli",
+    "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict", "in_distribution", "results", "run",
+    "jobs", "__init__", "cli",
 )  # fmt: skip
 
 
