@@ -129,7 +129,7 @@ class MaSF:
         column is out-of-distribution (`at_step`, `at_any_step`). `rows` are the rows' numbers in their dataset: the
         randomised share of a tie comes from them and the seed, so batches do not change an answer.
         """
-        features = _on_grid(features)
+        features = _finite(features) if self.form == "paper" else _on_grid(features)
         groups = self.length_groups(lengths)
         uniform = torch.tensor([random_stream(self.seed, TIES, int(row)).random() for row in rows], dtype=torch.float64)
         answer = torch.empty(len(features), len(self.references), dtype=torch.float64)
@@ -168,7 +168,7 @@ def at_any_step(p_values: Tensor) -> Tensor:
 
 def fit_paper(features: Tensor, *, seed: int = 0) -> MaSF:
     """Fit the paper's form (Algorithm 2) on the features of validation rows masked by the training masker."""
-    features = _on_grid(features)
+    features = _finite(features)
     return MaSF("paper", ((fit_reference(features, features, "paper"),),), (), seed, len(features))
 
 
@@ -186,12 +186,12 @@ def fit_calibrated(features: Iterable[Tensor], lengths: Tensor, *, seed: int = 0
 
     def fitted() -> Iterator[tuple[Reference, ...]]:
         groups = torch.bucketize(lengths, torch.tensor(edges, dtype=lengths.dtype), right=True)
-        for step_features in features:
-            values = _on_grid(step_features)
+        for values in map(_on_grid, features):
             yield tuple(
                 fit_reference(values[first_half & (groups == g)], values[~first_half & (groups == g)], "calibrated")
                 for g in range(len(edges) + 1)
             )
+            del values  # before the next step's features are computed
 
     if len(lengths) < 4:
         raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} rows: {ROWS_NEEDED} are needed.")
@@ -231,10 +231,14 @@ def masked_at_random(encoded: Encoded, step: int, keys: tuple[int, ...]) -> Enco
     return encoded.masked_by(lambda row, maskable: random_count_mask(maskable, step, STEPS, random_stream(*keys, row)))
 
 
-def _on_grid(features: Tensor) -> Tensor:
+def _finite(features: Tensor) -> Tensor:
     if not bool(torch.isfinite(features).all()):
         raise InputError("The model's hidden states are not finite, so nothing can be said about its masked rows.")
-    return torch.round(features.float().cpu(), decimals=GRID_DECIMALS)
+    return features.float().cpu()
+
+
+def _on_grid(features: Tensor) -> Tensor:
+    return torch.round(_finite(features), decimals=GRID_DECIMALS)
 
 
 def _length_edges(lengths: Tensor) -> tuple[int, ...]:
