@@ -12,9 +12,10 @@ PACKAGE = Path(faithmeter.__file__).parent
 ROOMS = (
     "errors", "files", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks", "data", "batch",
     "last_layer", "classifier", "small_encoder", "training.strategy", "training.curriculum", "training.checkpoint",
-    "training.loop", "training", "importance.gradient", "importance.occlusion", "importance.beam", "importance.chance",
-    "importance", "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results", "run",
-    "jobs.train", "jobs.check", "jobs.measure", "jobs.explain", "jobs", "__init__", "cli",
+    "training.loop", "training", "importance.gradient", "importance.occlusion", "importance.beam",
+    "importance.chance", "importance", "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict",
+    "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results", "run", "jobs.training",
+    "jobs.checking", "jobs.measuring", "jobs.explaining", "jobs", "__init__", "cli",
 )  # fmt: skip
 
 

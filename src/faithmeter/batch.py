@@ -124,7 +124,7 @@ class Encoded:
         )
 
     def batches(self, tokens: int, rows: Ints | None = None) -> Iterator[Batch]:
-        """Yield every row (or those given) once, longest first, in batches of at most `tokens` tokens, padding included.
+        """Yield every row (or those given) once, longest first, in batches of at most `tokens` tokens with padding.
 
         Rows of like length share a batch, so there is next to no padding; the longest come first, so that a batch
         that does not fit in memory is met at once and not after an hour. A longer row is a batch of its own.

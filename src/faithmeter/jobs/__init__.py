@@ -1,8 +1,9 @@
 """The jobs people come with, each a page of plain calls. The command line only parses and prints."""
 
 from faithmeter.data import DataSpec
-from faithmeter.jobs.explain import explain
-from faithmeter.jobs.measure import MeasureOptions, measure
-from faithmeter.jobs.train import TrainingOptions, resume, train
+from faithmeter.jobs.checking import check
+from faithmeter.jobs.explaining import explain
+from faithmeter.jobs.measuring import MeasureOptions, measure
+from faithmeter.jobs.training import TrainingOptions, resume, train
 
-__all__ = ["DataSpec", "MeasureOptions", "TrainingOptions", "explain", "measure", "resume", "train"]
+__all__ = ["DataSpec", "MeasureOptions", "TrainingOptions", "check", "explain", "measure", "resume", "train"]

@@ -26,6 +26,7 @@ from faithmeter.faithfulness.curves import (
     STEPS,
     Curve,
     Faithfulness,
+    Interval,
     faithfulness_over_observations,
     masking_walk,
     observation_areas,
@@ -34,7 +35,7 @@ from faithmeter.faithfulness.curves import (
 from faithmeter.files import write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
 from faithmeter.in_distribution import MaSF, at_any_step
-from faithmeter.jobs.train import encode
+from faithmeter.jobs.training import encode
 from faithmeter.masking import random_stream
 from faithmeter.performance import Floats, weighted_performance
 from faithmeter.progress import Reporter, Silent
@@ -230,11 +231,16 @@ def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> 
     metric, n = run.config.metric, found.n
     per_text = float(table["seconds"].sum() / n)
     return [
-        Result("acu", found.acu, metric, "test", None, n, name, *(found.acu_interval or (None, None)), found.over),
-        Result("racu", found.racu, metric, "test", None, n, name, *(found.racu_interval or (None, None)), found.over),
+        _with_interval("acu", found.acu, found.acu_interval, found, metric, name),
+        _with_interval("racu", found.racu, found.racu_interval, found, metric, name),
         Result("seconds_per_text", per_text, "seconds", "test", None, n, name),
         *_curve_results(run, name, np.array(found.performance), table),
     ]
+
+
+def _with_interval(kind: str, value: float, interval: Interval, found: Faithfulness, metric: str, name: str) -> Result:
+    low, high = interval or (None, None)
+    return Result(kind, value, metric, "test", None, found.n, name, low, high, found.over)
 
 
 def _curve_results(run: Run, name: str, performance: Floats, table: Table) -> Iterator[Result]:

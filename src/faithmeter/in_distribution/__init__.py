@@ -1,0 +1,26 @@
+"""Is masked text in-distribution for a model? MaSF in two forms, and the verdict on a whole split."""
+
+from faithmeter.in_distribution.masf import (
+    MaSF,
+    at_any_step,
+    fit_calibrated,
+    fit_paper,
+    masked_at_random,
+    step_features,
+)
+from faithmeter.in_distribution.p_values import fisher, simes
+from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict
+
+__all__ = [
+    "DatasetTest",
+    "MaSF",
+    "Verdict",
+    "at_any_step",
+    "dataset_verdict",
+    "fisher",
+    "fit_calibrated",
+    "fit_paper",
+    "masked_at_random",
+    "simes",
+    "step_features",
+]

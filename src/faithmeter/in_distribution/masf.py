@@ -1,0 +1,285 @@
+"""Is masked text in-distribution for a model? MaSF (Matan et al., 2022; FMM Sec. 3.3, App. F.2, Algorithm 2).
+
+MaSF asks of a row: is some channel of some layer atypical, against rows that the model is at home with? Features are
+the largest value of a channel over a row's tokens; their empirical CDFs give a p-value a channel, Simes one a layer,
+Fisher one number a row (its `atypicality`), and that number's place among reference rows the row's p-value.
+
+Two forms. `paper` fits all levels on the same rows, which were masked as in training; it does not hold its level.
+`calibrated` is a split-conformal test, one for each masking ratio: one half of the reference rows says how atypical a
+row is, the other half how atypical a row may be. It holds its level by exchangeability, however good or bad the
+features are, as long as reference rows and tested rows come from one source.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from faithmeter.batch import Encoded
+from faithmeter.classifier import Classifier
+from faithmeter.errors import InputError
+from faithmeter.files import new_folder
+from faithmeter.in_distribution.p_values import (
+    counts,
+    fisher,
+    harmonic,
+    lower_add_one,
+    simes,
+    sorted_columns,
+    two_sided,
+    two_sided_add_one,
+)
+from faithmeter.masking import random_count_mask, random_stream
+from faithmeter.progress import Advance
+
+STEPS = 10
+LEVEL = 0.05
+ROWS_NEEDED = 2000  # below, the share of rows under 5 % wanders by more than ±1.5 points from one split to the next
+ROWS_FOR_TERCILES = 5000
+MASK, HALVES, TIES = 31, 32, 33  # purposes of random streams
+# Equal inputs differ by about 1e-6 from batch to batch. Without a grid that noise decides ties, and where most rows
+# are alike (all tokens masked) it decides the test: a value 1e-7 above a thousand equal ones is their maximum.
+GRID_DECIMALS = 3
+ROWS_AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What typical rows look like: sorted `channels` (L, H, n), Simes values of `layers` (L, n), `atypicality` (m,).
+
+    It costs n·L·H numbers of 4 bytes: 11 MB for 1,000 rows of MiniLM (7 × 384), 40 MB of RoBERTa-base (13 × 768).
+    """
+
+    channels: Tensor
+    layers: Tensor
+    atypicality: Tensor
+
+
+def layer_statistics(channels: Tensor, features: Tensor, form: str) -> Tensor:
+    """Return the (L, rows) Simes values of (rows, L, H) features: levels 1 and S of Algorithm 2."""
+    p_value = two_sided if form == "paper" else two_sided_add_one
+    parts = [simes(p_value(channels, part.permute(1, 2, 0)), dim=1) for part in features.split(ROWS_AT_ONCE)]
+    return torch.cat(parts, dim=1)
+
+
+def atypicality(channels: Tensor, layers: Tensor, features: Tensor, form: str) -> Tensor:
+    """Return one number a row from its layers' p-values: levels 2 and F of Algorithm 2; large is atypical.
+
+    The calibrated form adds up 1/p instead of −2 log p. A layer's p-value cannot fall below 1/(n + 1), and Fisher's sum
+    hides one such layer among several ordinary ones: on a plain bAbI model every masked row was outside anything the
+    embedding layer had seen, and between 2 % and 23 % of the rows passed, from one split to the next; none does now.
+    """
+    statistics = layer_statistics(channels, features, form)
+    if form == "paper":
+        return fisher(two_sided(layers, statistics).T)
+    return harmonic(lower_add_one(layers, statistics).T)
+
+
+def fit_reference(describe: Tensor, calibrate: Tensor, form: str) -> Reference:
+    """Fit levels 1 and 2 on the (rows, L, H) features of one half of the rows, and level 3 on the other's."""
+    channels = sorted_columns(describe)
+    layers = layer_statistics(channels, describe, form).sort(dim=-1).values
+    return Reference(channels, layers, atypicality(channels, layers, calibrate, form).sort().values)
+
+
+@dataclass(frozen=True)
+class MaSF:
+    """A fitted in-distribution test. `references[k][g]` is for masking step k and length group g.
+
+    With one step only, it stands for every masking ratio: the paper's form, and a plain model's unmasked rows.
+    `length_edges` are the first lengths (tokens of a row) of the second and third group, if there are groups.
+    """
+
+    form: str
+    references: tuple[tuple[Reference, ...], ...]
+    length_edges: tuple[int, ...]
+    seed: int
+    rows: int
+
+    @property
+    def calibration_rows(self) -> tuple[int, ...]:
+        """How many rows calibrate the p-values, in each length group."""
+        return tuple(len(reference.atypicality) for reference in self.references[0])
+
+    @property
+    def caution(self) -> str | None:
+        """A sentence to show when there are too few reference rows for the 5 % to be 5 %."""
+        if self.rows >= ROWS_NEEDED:
+            return None
+        spread = 100 * (LEVEL * (1 - LEVEL) / min(self.calibration_rows)) ** 0.5
+        return (
+            f"The in-distribution test was fitted on {self.rows} validation rows. With so few, the share of typical "
+            f"rows called atypical at 5 % is itself uncertain by ±{2 * spread:.1f} points: {ROWS_NEEDED} rows are "
+            f"needed, {2 * ROWS_NEEDED} are better."
+        )
+
+    def length_groups(self, lengths: Tensor) -> Tensor:
+        """Return the group of each row by its number of tokens."""
+        return torch.bucketize(lengths, torch.tensor(self.length_edges, dtype=lengths.dtype), right=True)
+
+    def p_values(self, features: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
+        """Return the (rows, steps) p-values of (rows, L, H) features against the reference of each masking step.
+
+        Column k asks whether the row differs from random masking at step k; only a row that is atypical in every
+        column is out-of-distribution (`at_step`, `at_any_step`). `rows` are the rows' numbers in their dataset: the
+        randomised share of a tie comes from them and the seed, so batches do not change an answer.
+        """
+        features = _finite(features) if self.form == "paper" else _on_grid(features)
+        groups = self.length_groups(lengths)
+        uniform = torch.tensor([random_stream(self.seed, TIES, int(row)).random() for row in rows], dtype=torch.float64)
+        answer = torch.empty(len(features), len(self.references), dtype=torch.float64)
+        for group in range(len(self.length_edges) + 1):
+            chosen = torch.nonzero(groups == group)[:, 0]
+            if len(chosen):
+                for step, references in enumerate(self.references):
+                    found = _row_p_values(references[group], features[chosen], uniform[chosen], self.form)
+                    answer[chosen, step] = found
+        return answer
+
+    def at_step(self, p_values: Tensor, step: int) -> Tensor:
+        """Return each row's p-value at its own masking step, from (rows, steps)."""
+        return p_values[:, step if p_values.shape[1] > 1 else 0]
+
+    def save(self, folder: Path) -> None:
+        """Store the test as safetensors, one file a masking step."""
+        with new_folder(folder) as new:
+            for step, references in enumerate(self.references):
+                _save_step(new, step, references)
+            _save_header(new, self)
+
+    @classmethod
+    def load(cls, folder: Path) -> "MaSF":
+        """Read a stored test. Its columns stay in the file until they are looked at (memory-mapped)."""
+        header = json.loads((folder / "masf.json").read_text(encoding="utf-8"))
+        groups = len(header["length_edges"]) + 1
+        references = tuple(_load_step(folder, step, groups) for step in range(header.pop("steps")))
+        return cls(references=references, **{**header, "length_edges": tuple(header["length_edges"])})
+
+
+def at_any_step(p_values: Tensor) -> Tensor:
+    """Return p_max, the largest p-value over all masking steps: small only for rows atypical at every ratio."""
+    return p_values.amax(dim=1)
+
+
+def fit_paper(features: Tensor, *, seed: int = 0) -> MaSF:
+    """Fit the paper's form (Algorithm 2) on the features of validation rows masked by the training masker."""
+    features = _finite(features)
+    return MaSF("paper", ((fit_reference(features, features, "paper"),),), (), seed, len(features))
+
+
+def fit_calibrated(features: Iterable[Tensor], lengths: Tensor, *, seed: int = 0, folder: Path | None = None) -> MaSF:
+    """Fit the calibrated form on the (rows, L, H) features of the same rows at each masking step, in order.
+
+    `features` may be lazy (`step_features`): one step is looked at at a time. With a `folder` each fitted step goes
+    there and is read back as it is needed; without, the fitted halves of all steps stay in memory. A model that was
+    not trained on masked text is given its unmasked rows only, which then are the reference for every ratio: against
+    masked references random masking would pass by construction.
+    """
+    edges = _length_edges(lengths)
+    halves = random_stream(seed, HALVES).permutation(len(lengths)) < len(lengths) // 2
+    first_half = torch.from_numpy(halves)
+
+    def fitted() -> Iterator[tuple[Reference, ...]]:
+        groups = torch.bucketize(lengths, torch.tensor(edges, dtype=lengths.dtype), right=True)
+        for values in map(_on_grid, features):
+            yield tuple(
+                fit_reference(values[first_half & (groups == g)], values[~first_half & (groups == g)], "calibrated")
+                for g in range(len(edges) + 1)
+            )
+            del values  # before the next step's features are computed
+
+    if len(lengths) < 4:
+        raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} rows: {ROWS_NEEDED} are needed.")
+    if folder is None:
+        return MaSF("calibrated", tuple(fitted()), edges, seed, len(lengths))
+    with new_folder(folder) as new:
+        steps = 0
+        for steps, references in enumerate(fitted(), start=1):
+            _save_step(new, steps - 1, references)
+        stored = tuple(_load_step(new, step, len(edges) + 1) for step in range(steps))
+        masf = MaSF("calibrated", stored, edges, seed, len(lengths))
+        _save_header(new, masf)
+    return masf
+
+
+def step_features(
+    classifier: Classifier,
+    encoded: Encoded,
+    *,
+    seed: int,
+    steps: Iterable[int] = range(STEPS + 1),
+    progress: Advance | None = None,
+) -> Iterator[Tensor]:
+    """Yield for each masking step the features of all rows, in row order, with floor(n·k/10) random tokens masked.
+
+    Lazy, so that one step's features are in memory at a time. `progress` is told the rows done, of rows × steps.
+    """
+    for step in steps:
+        yield classifier.features(masked_at_random(encoded, step, (seed, MASK)), progress=progress)
+
+
+def masked_at_random(encoded: Encoded, step: int, keys: tuple[int, ...]) -> Encoded:
+    """Return the split with exactly floor(n·k/10) random tokens of each row masked, drawn from (*keys, row).
+
+    Rows to be tested need other keys than the reference rows, whose masks they would share otherwise.
+    """
+    return encoded.masked_by(lambda row, maskable: random_count_mask(maskable, step, STEPS, random_stream(*keys, row)))
+
+
+def _finite(features: Tensor) -> Tensor:
+    if not bool(torch.isfinite(features).all()):
+        raise InputError("The model's hidden states are not finite, so nothing can be said about its masked rows.")
+    return features.float().cpu()
+
+
+def _on_grid(features: Tensor) -> Tensor:
+    return torch.round(_finite(features), decimals=GRID_DECIMALS)
+
+
+def _length_edges(lengths: Tensor) -> tuple[int, ...]:
+    """Return the terciles of the lengths where there are rows enough for three tests, and lengths that differ."""
+    if len(lengths) < ROWS_FOR_TERCILES:
+        return ()
+    ordered = lengths.sort().values
+    edges = tuple(int(ordered[len(ordered) * third // 3]) for third in (1, 2))
+    groups = torch.bucketize(lengths, torch.tensor(edges, dtype=lengths.dtype), right=True).bincount(minlength=3)
+    return edges if int(groups.min()) >= ROWS_NEEDED // 2 else ()
+
+
+def _row_p_values(reference: Reference, features: Tensor, uniform: Tensor, form: str) -> Tensor:
+    """Return level 3's p-values: 1 − F (paper), or the conformal (#> + U·(1 + #=))/(m + 1)."""
+    found = atypicality(reference.channels, reference.layers, features, form)
+    smaller, at_most = counts(reference.atypicality, found)
+    size = len(reference.atypicality)
+    if form == "paper":
+        return 1 - smaller.double() / size
+    return (size - at_most + uniform * (1 + at_most - smaller)) / (size + 1)
+
+
+def _save_step(folder: Path, step: int, references: tuple[Reference, ...]) -> None:
+    tensors = {f"{name}.{g}": t.contiguous() for g, r in enumerate(references) for name, t in vars(r).items()}
+    save_file(tensors, folder / f"step-{step:02}.safetensors")
+
+
+def _load_step(folder: Path, step: int, groups: int) -> tuple[Reference, ...]:
+    with safe_open(folder / f"step-{step:02}.safetensors", framework="pt") as file:
+        return tuple(
+            Reference(*(file.get_tensor(f"{name}.{g}") for name in ("channels", "layers", "atypicality")))
+            for g in range(groups)
+        )
+
+
+def _save_header(folder: Path, masf: MaSF) -> None:
+    header = {
+        "form": masf.form,
+        "length_edges": masf.length_edges,
+        "seed": masf.seed,
+        "rows": masf.rows,
+        "steps": len(masf.references),
+    }
+    (folder / "masf.json").write_text(json.dumps(header, indent=2) + "\n", encoding="utf-8")

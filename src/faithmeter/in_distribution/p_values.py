@@ -1,0 +1,69 @@
+"""P-values from sorted columns, and how many become one: empirical CDFs, Simes, Fisher, the harmonic mean."""
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+
+def simes(p_values: Tensor, dim: int = -1) -> Tensor:
+    """Return Simes' p-value, min_i q_(i)·n/i over the n sorted p-values (Algorithm 2); at most the largest of them."""
+    ordered = p_values.movedim(dim, -1).sort(dim=-1).values
+    count = ordered.shape[-1]
+    factors = count / torch.arange(1, count + 1, dtype=ordered.dtype, device=ordered.device)
+    return (ordered * factors).amin(dim=-1)
+
+
+def fisher(p_values: Tensor) -> Tensor:
+    """Return Fisher's statistic −2 Σ log(p + 1e-8) over the last dimension (Algorithm 2); large is atypical."""
+    return _sum_in_order(-2 * torch.log(p_values.double() + 1e-8))
+
+
+def harmonic(p_values: Tensor) -> Tensor:
+    """Return Σ 1/p over the last dimension, the inverse of Wilson's (2019) harmonic mean p-value; large is atypical."""
+    return _sum_in_order(1 / p_values.double())
+
+
+def fisher_p_value(statistic: Tensor, count: int) -> Tensor:
+    """Return the chance of so large a Fisher statistic, or larger, from `count` independent p-values."""
+    return torch.from_numpy(np.asarray(stats.chi2.sf(statistic.double().numpy(), 2 * count)))
+
+
+def _sum_in_order(terms: Tensor) -> Tensor:
+    # one by one: torch's own order of adding depends on the shape, and equal rows must stay equal in any batch
+    total = torch.zeros_like(terms[..., 0])
+    for term in terms.unbind(dim=-1):
+        total = total + term
+    return total
+
+
+def sorted_columns(values: Tensor) -> Tensor:
+    """Return (rows, ...) values as (..., rows), each column sorted, for binary search."""
+    return values.movedim(0, -1).contiguous().sort(dim=-1).values
+
+
+def counts(columns: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for (..., m) values how many of each (..., n) sorted column are smaller, and how many at most as large."""
+    values = values.contiguous()
+    smaller = torch.searchsorted(columns, values, out_int32=True)
+    return smaller, torch.searchsorted(columns, values, right=True, out_int32=True)
+
+
+def two_sided(columns: Tensor, values: Tensor) -> Tensor:
+    """Return min(F, 1 − F), F the share strictly smaller (FMM Eq. 2). It can be 0, and its null mean is ¼."""
+    below = torch.searchsorted(columns, values.contiguous(), out_int32=True).float() / columns.shape[-1]
+    return torch.minimum(below, 1 - below)
+
+
+def two_sided_add_one(columns: Tensor, values: Tensor) -> Tensor:
+    """Return min(1, 2·min((#≤ + 1)/(n + 1), (#≥ + 1)/(n + 1))): a p-value that is never 0 and allows for ties."""
+    size = columns.shape[-1]
+    smaller, at_most = counts(columns, values)
+    rank = torch.minimum(at_most, size - smaller) + 1
+    return (rank * (2 / (size + 1))).clamp(max=1)
+
+
+def lower_add_one(columns: Tensor, values: Tensor) -> Tensor:
+    """Return (#≤ + 1)/(n + 1): small values are atypical."""
+    at_most = torch.searchsorted(columns, values.contiguous(), right=True, out_int32=True)
+    return (at_most + 1) / (columns.shape[-1] + 1)

@@ -1,0 +1,129 @@
+"""May a whole split be called in-distribution? Simes as in the paper, and two tests that see what Simes cannot.
+
+Simes over the rows needs one row so atypical that it stands out among thousands; conformal p-values cannot be that
+small. So the verdict counts the rows below 5 % and compares the rows' ranks, each at half the level.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from faithmeter.in_distribution.masf import LEVEL, MaSF, at_any_step
+from faithmeter.in_distribution.p_values import simes
+
+
+@dataclass(frozen=True)
+class DatasetTest:
+    """A split's p-values as one. `share_below` is the share of rows with p ≤ .05.
+
+    `simes_p_value` is the paper's dataset p-value. `count_p_value`: are there too many rows below 5 %?
+    `rank_p_value`: do the rows lie higher among the calibration rows than chance puts them (Mann-Whitney, one-sided)?
+    `dataset_p_value` is twice the smaller of these two.
+    """
+
+    rows: int
+    share_below: float
+    simes_p_value: float
+    count_p_value: float
+    rank_p_value: float
+
+    @property
+    def dataset_p_value(self) -> float:
+        """The verdict's p-value: each of the two tests has half of the level."""
+        return min(1.0, 2 * min(self.count_p_value, self.rank_p_value))
+
+    @property
+    def rejected(self) -> bool:
+        """Whether chance is no explanation, at 5 %."""
+        return self.dataset_p_value <= LEVEL
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Two questions about a split at one masking step, and the answer in words.
+
+    `random` asks whether its rows differ from randomly masked ones at this ratio, `anywhere` whether they are atypical
+    at every ratio (p_max): only that is out-of-distribution. Masking by importance often is the first and not the
+    second.
+    """
+
+    step: int
+    random: DatasetTest
+    anywhere: DatasetTest
+
+    @property
+    def words(self) -> str:
+        """Say whether masking may be trusted at this step."""
+        below, out = (f"{100 * test.share_below:.1f} %" for test in (self.random, self.anywhere))
+        if self.anywhere.rejected:
+            return (
+                f"Out-of-distribution: {out} of the rows are atypical at every masking ratio, which chance does not "
+                "explain. What the model does with this masked text says nothing about its explanations."
+            )
+        if self.random.rejected:
+            return (
+                f"In-distribution, but not like random masking: {below} of the rows are atypical for this ratio, where "
+                "chance gives 5 %, and typical for another. Masking may be trusted."
+            )
+        return f"In-distribution: {below} of the rows are atypical, where chance gives 5 %. Masking may be trusted."
+
+
+def dataset_verdict(masf: MaSF, p_values: Tensor, lengths: Tensor, step: int) -> Verdict:
+    """Judge a split from the (rows, steps) p-values of its rows, all masked at `step`.
+
+    p_max is at least the p-value at the rows' own step, so its tests err on the safe side.
+    """
+    groups = masf.length_groups(lengths)
+    sizes = masf.calibration_rows
+    own, largest = masf.at_step(p_values, step), at_any_step(p_values)
+    return Verdict(step, *(dataset_test([own_or_max[groups == g] for g in range(len(sizes))], sizes)
+                           for own_or_max in (own, largest)))  # fmt: skip
+
+
+def dataset_test(p_values: list[Tensor], calibration_rows: tuple[int, ...]) -> DatasetTest:
+    """Test conformal p-values, given for each set of calibration rows that they were calibrated with."""
+    together = torch.cat(p_values).double()
+    if not len(together):
+        raise ValueError("a verdict needs at least one row")
+    return DatasetTest(
+        rows=len(together),
+        share_below=float((together <= LEVEL).double().mean()),
+        simes_p_value=float(simes(together)),
+        count_p_value=_count_p_value(p_values, calibration_rows),
+        rank_p_value=_rank_p_value(p_values, calibration_rows),
+    )
+
+
+def _count_p_value(p_values: list[Tensor], calibration_rows: tuple[int, ...]) -> float:
+    """Return P(K ≥ k), K ~ BetaBinomial(rows, a, m + 1 − a), a = floor(.05·(m + 1)), summed over independent groups.
+
+    The rows share their calibration set, which makes K wider than a binomial. Counted are p-values up to a/(m + 1),
+    the largest attainable level not above 5 %, where that law is exact.
+    """
+    counted, law = 0, np.ones(1)
+    for group, size in zip(p_values, calibration_rows, strict=True):
+        allowed = int(LEVEL * (size + 1) + 1e-9)
+        if len(group) == 0 or allowed == 0:
+            continue
+        counted += int((group <= allowed / (size + 1)).sum())
+        pmf = stats.betabinom.pmf(np.arange(len(group) + 1), len(group), allowed, size + 1 - allowed)
+        law = np.convolve(law, pmf)
+    return float(min(1.0, law[counted:].sum()))
+
+
+def _rank_p_value(p_values: list[Tensor], calibration_rows: tuple[int, ...]) -> float:
+    """Return the one-sided Mann-Whitney p-value, whose statistic is the sum of the conformal p-values.
+
+    (m + 1)·p counts the calibration rows above a row, ties split at random, plus a uniform number: n such sums have
+    the mean n(m + 1)/2 and at most the variance n·m·(n + m + 1)/12 + n/12, to be added up over groups in units of
+    (m + 1).
+    """
+    distance, variance = 0.0, 0.0
+    for group, size in zip(p_values, calibration_rows, strict=True):
+        rows = len(group)
+        distance += float(group.sum()) - rows / 2
+        variance += (rows * size * (rows + size + 1) + rows) / 12 / (size + 1) ** 2
+    return float(stats.norm.cdf(distance / np.sqrt(variance)))

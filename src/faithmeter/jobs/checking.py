@@ -1,0 +1,92 @@
+"""Check: is masking in-distribution for this model? Fits the in-distribution test and asks it about the test split."""
+
+from pathlib import Path
+
+import torch
+
+from faithmeter.batch import Encoded
+from faithmeter.classifier import Classifier
+from faithmeter.errors import InputError
+from faithmeter.in_distribution import (
+    MaSF,
+    Verdict,
+    dataset_verdict,
+    fit_calibrated,
+    fit_paper,
+    masked_at_random,
+    step_features,
+)
+from faithmeter.jobs.training import encode
+from faithmeter.progress import Reporter, Silent
+from faithmeter.results import Result
+from faithmeter.run import Run
+from faithmeter.training.strategy import masked_copy
+
+STEPS = 10
+TEST_MASKS = 6  # purpose of a random stream: test rows must not share the masks of the reference rows
+FORMS = ("calibrated", "paper")
+KINDS = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
+
+
+def check(path: str | Path, *, form: str = "calibrated", reporter: Reporter | None = None) -> list[Verdict]:
+    """Fit MaSF on the run's validation split, store it with the run, and judge the randomly masked test split."""
+    if form not in FORMS:
+        raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")
+    run, reporter = Run(path), reporter or Silent()
+    config, classifier, splits = run.config, run.classifier(), run.data()
+    validation = encode(classifier, splits.validation, "validation", reporter)
+    test = encode(classifier, splits.test, "test", reporter)
+    if run.measurements.exists():
+        raise InputError(
+            f"{path} was measured with the test it has, and a new one would not fit those results. "
+            f"Remove {run.measurements} first to check anew."
+        )
+    masf = _fit(run, classifier, validation, form, plain=config.training.strategy == "plain", reporter=reporter)
+    if masf.caution is not None:
+        reporter.warn(masf.caution)
+    verdicts = judge(classifier, masf, test, seed=config.training.seed, reporter=reporter)
+    run.store_results(KINDS, [result for verdict in verdicts for result in _results(verdict)])
+    return verdicts
+
+
+def _fit(run: Run, classifier: Classifier, validation: Encoded, form: str, *, plain: bool, reporter: Reporter) -> MaSF:
+    """Fit the test and store it with the run.
+
+    A plain model is judged against its own unmasked rows; with masked references, random masking would pass by
+    construction.
+    """
+    seed, folder = run.config.training.seed, run.in_distribution_folder
+    if form == "paper":
+        copy = validation if plain else masked_copy(validation, mask_context=False, seed=seed)
+        with reporter.bar("Fitting", len(validation)) as advance:
+            masf = fit_paper(classifier.features(copy, progress=advance), seed=seed)
+        masf.save(folder)
+        return masf
+    steps = range(1) if plain else range(STEPS + 1)
+    with reporter.bar("Fitting", len(steps) * len(validation)) as advance:
+        features = step_features(classifier, validation, seed=seed, steps=steps, progress=advance)
+        return fit_calibrated(features, torch.from_numpy(validation.lengths), seed=seed, folder=folder)
+
+
+def judge(
+    classifier: Classifier, masf: MaSF, test: Encoded, *, seed: int, reporter: Reporter | None = None
+) -> list[Verdict]:
+    """Return the verdict on a split at each masking ratio, its tokens masked at random."""
+    lengths, rows = torch.from_numpy(test.lengths), torch.arange(len(test))
+    verdicts = []
+    with (reporter or Silent()).bar("Checking", (STEPS + 1) * len(test)) as advance:
+        for step in range(STEPS + 1):
+            features = classifier.features(masked_at_random(test, step, (seed, TEST_MASKS)), progress=advance)
+            verdicts.append(dataset_verdict(masf, masf.p_values(features, lengths, rows), lengths, step))
+    return verdicts
+
+
+def _results(verdict: Verdict) -> list[Result]:
+    n, ratio = verdict.random.rows, verdict.step / STEPS
+    values = (
+        verdict.anywhere.dataset_p_value,
+        verdict.random.simes_p_value,
+        verdict.random.share_below,
+        verdict.anywhere.share_below,
+    )
+    return [Result(kind, value, "p", "test", ratio, n) for kind, value in zip(KINDS, values, strict=True)]

@@ -1,0 +1,343 @@
+import math
+import time
+import weakref
+
+import pytest
+import torch
+from conftest import ARCHITECTURES, random_classifier
+from scipy import stats
+
+from faithmeter.errors import InputError
+from faithmeter.in_distribution import (
+    MaSF,
+    at_any_step,
+    dataset_verdict,
+    fisher,
+    fit_calibrated,
+    fit_paper,
+    masked_at_random,
+    simes,
+    step_features,
+)
+from faithmeter.in_distribution.masf import ROWS_NEEDED, fit_reference
+from faithmeter.in_distribution.p_values import (
+    counts,
+    fisher_p_value,
+    harmonic,
+    lower_add_one,
+    sorted_columns,
+    two_sided,
+    two_sided_add_one,
+)
+from faithmeter.in_distribution.verdict import dataset_test
+
+LAYERS, CHANNELS = 3, 16
+
+
+def t(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# ------------------------------------------------------------------------------------------ combining p-values
+
+
+def test_simes_is_the_smallest_sorted_p_value_times_n_over_its_rank():
+    # sorted .01 .04 .05 .5: .01·4/1 = .04, .04·4/2 = .08, .05·4/3 = .0667, .5·4/4 = .5
+    assert simes(t(0.5, 0.04, 0.01, 0.05)).item() == pytest.approx(0.04)
+    # sorted .03 .03 .03: .09, .045, .03: equal p-values give themselves
+    assert simes(t(0.03, 0.03, 0.03)).item() == pytest.approx(0.03)
+    assert simes(t(1, 1)).item() == 1
+    assert simes(t(0, 1)).item() == 0
+    table = torch.stack([t(0.5, 0.04), t(0.2, 0.04)], dim=1)  # over the first dimension: .08·… of (.5, .04), (.2, .04)
+    assert simes(table, dim=0).tolist() == pytest.approx([0.08, 0.08])
+
+
+def test_fisher_is_minus_two_log_sums_and_its_tail_is_the_upper_one():
+    assert fisher(t(0.1, 0.2)).item() == pytest.approx(-2 * math.log(0.02), abs=1e-5)
+    # chi2 with 4 degrees has the tail e^(-x/2)(1 + x/2); at x = -2 log .02 that is .02·(1 - log .02)
+    assert fisher_p_value(fisher(t(0.1, 0.2)), 2).item() == pytest.approx(0.02 * (1 - math.log(0.02)), abs=1e-6)
+    assert fisher(t(1, 1)).item() == pytest.approx(0, abs=1e-7)
+    assert fisher_p_value(fisher(t(1, 1)), 2).item() == pytest.approx(1)
+    assert fisher(t(0, 1)).item() == pytest.approx(-2 * math.log(1e-8))  # finite: the paper's code adds 1e-8
+
+
+def test_the_harmonic_sum_is_ruled_by_its_smallest_p_value():
+    assert harmonic(t(0.5, 0.25, 1)).item() == pytest.approx(2 + 4 + 1)
+
+
+# ---------------------------------------------------------------------------------------------- empirical CDFs
+
+
+def test_counts_and_p_values_with_ties_worked_by_hand():
+    columns = sorted_columns(torch.tensor([[2.0], [1.0], [2.0], [4.0]]))  # one column: 1 2 2 4
+    values = torch.tensor([[0.0, 1, 2, 3, 4, 5]])
+    smaller, at_most = counts(columns, values)
+    assert smaller.tolist() == [[0, 0, 1, 3, 3, 4]]
+    assert at_most.tolist() == [[0, 1, 3, 3, 4, 4]]
+    # F = 0 0 ¼ ¾ ¾ 1
+    assert two_sided(columns, values).tolist() == [[0, 0, 0.25, 0.25, 0.25, 0]]
+    # #≤ + 1 = 1 2 4 4 5 5; #≥ + 1 = 5 5 4 2 2 1; twice the smaller over 5, at most 1
+    assert two_sided_add_one(columns, values)[0].tolist() == pytest.approx([0.4, 0.8, 1, 0.8, 0.8, 0.4])
+    assert lower_add_one(columns, values)[0].tolist() == pytest.approx([0.2, 0.4, 0.8, 0.8, 1, 1])
+
+
+def test_binary_search_equals_the_comparison_and_is_thirty_times_faster_sort_included():
+    generator = torch.Generator().manual_seed(0)
+    reference, tested = (torch.randn(n, 64, generator=generator).round(decimals=1) for n in (2000, 400))
+
+    def search() -> tuple[torch.Tensor, torch.Tensor]:
+        return counts(sorted_columns(reference), tested.T)
+
+    def compare() -> tuple[torch.Tensor, torch.Tensor]:
+        pair = reference[:, None], tested
+        return (pair[0] < pair[1]).sum(dim=0).T, (pair[0] <= pair[1]).sum(dim=0).T
+
+    assert all(torch.equal(ours, naive.int()) for ours, naive in zip(search(), compare(), strict=True))
+
+    def seconds(work) -> float:
+        started = time.process_time()
+        work()
+        return time.process_time() - started
+
+    assert min(seconds(compare) for _ in range(2)) > 30 * min(seconds(search) for _ in range(5))
+
+
+# ------------------------------------------------------------------------------------------------------- fitting
+
+
+def null_rows(rows: int, seed: int, step: int = 0, shift: float = 0.5) -> torch.Tensor:
+    """Rows of correlated Gaussian channels that wander off with the masking step."""
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(rows, 1, 1, generator=generator)
+    return torch.randn(rows, LAYERS, CHANNELS, generator=generator) + common + shift * step
+
+
+def lengths_of(rows: int) -> torch.Tensor:
+    return torch.arange(rows) % 50 + 10
+
+
+def judge(masf: MaSF, features: torch.Tensor) -> torch.Tensor:
+    return masf.p_values(features, lengths_of(len(features)), torch.arange(len(features)))
+
+
+def test_the_papers_form_worked_by_hand():
+    # one layer of one channel, 0 1 2 3. Level 1: F = 0 ¼ ½ ¾, min(F, 1 − F) = 0 ¼ ½ ¼. Level 2 of the sorted 0 ¼ ¼ ½:
+    # F = 0 ¼ ¾ ¼, two-sided 0 ¼ ¼ ¼. Fisher: −2 log 1e-8 = 36.8, and 2.77 three times.
+    masf = fit_paper(torch.tensor([0.0, 1, 2, 3]).view(4, 1, 1))
+    # of 2: F = 0, p = 1; of 0 and of 9 (channel p = 0): three values are smaller than 36.8, p = ¼
+    found = masf.p_values(torch.tensor([2.0, 0, 9]).view(3, 1, 1), torch.ones(3), torch.arange(3))
+    assert found[:, 0].tolist() == [1, 0.25, 0.25]
+
+
+def test_calibrated_p_values_worked_by_hand():
+    describe = torch.arange(9.0).view(9, 1, 1)  # 0 … 8; n + 1 = 10
+    calibrate = torch.tensor([4.0, 1, 0]).view(3, 1, 1)
+    # channel p of 0 and 8: 2·2/10; of 1 and 7: .6; of 2 and 6: .8; of 3, 4, 5: 1
+    reference = fit_reference(describe, calibrate, "calibrated")
+    assert reference.layers[0].tolist() == pytest.approx([0.4, 0.4, 0.6, 0.6, 0.8, 0.8, 1, 1, 1])
+    # layer p: of 4, 10/10; of 1, 5/10; of 0, 3/10. Σ 1/p: 1, 2, 10/3
+    assert reference.atypicality.tolist() == pytest.approx([1, 2, 10 / 3])
+    masf = MaSF("calibrated", ((reference,),), (), 0, 12)
+    found = masf.p_values(torch.tensor([2.0, 7, 99]).view(3, 1, 1), torch.ones(3), torch.arange(3))[:, 0]
+    # 2: channel p .8, layer p 7/10, Σ 1/p = 1.43: #> = 2, #= = 0, p from 2/4 to 3/4. 7 ties with 1: #> = 1, #= = 1,
+    # from 1/4 to 3/4. 99: channel p .2, layer p 1/10, Σ 1/p = 10: more atypical than all, from 0 to 1/4.
+    assert all(low < p < high for p, low, high in zip(found, (0.5, 0.25, 0), (0.75, 0.75, 0.25), strict=True))
+    assert len(set(found.tolist())) == 3
+
+
+def test_p_values_do_not_depend_on_the_batch_nor_on_float_noise_and_come_from_the_seed():
+    steps = [null_rows(400, 1, step) for step in range(4)]
+    masf = fit_calibrated(steps, lengths_of(400), seed=3)
+    features, lengths, rows = null_rows(60, 9, 2), lengths_of(60), torch.arange(60)
+    together = masf.p_values(features, lengths, rows)
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
+    for part in order.split(7):
+        assert torch.equal(masf.p_values(features[part], lengths[part], rows[part]), together[part])
+    assert torch.equal(fit_calibrated(steps, lengths_of(400), seed=3).p_values(features, lengths, rows), together)
+    assert not torch.equal(fit_calibrated(steps, lengths_of(400), seed=4).p_values(features, lengths, rows), together)
+    # rows that are all alike up to noise: no noise may make one of them the most extreme ever seen
+    alike = torch.full((400, LAYERS, CHANNELS), 0.25)
+    noisy = fit_calibrated([alike], lengths_of(400)).p_values(alike + 1e-6, lengths_of(400), torch.arange(400))
+    assert 0.02 < (noisy <= 0.05).double().mean() < 0.09
+
+
+def test_the_largest_p_value_over_steps_is_no_smaller_than_the_one_at_the_rows_own_step():
+    masf = fit_calibrated([null_rows(400, 1, step) for step in range(4)], lengths_of(400))
+    found = judge(masf, null_rows(300, 2, 2))
+    assert found.shape == (300, 4)
+    assert (at_any_step(found) >= masf.at_step(found, 2)).all()
+    assert (masf.at_step(found, 2) <= 0.05).sum() > (at_any_step(found) <= 0.05).sum()
+    unmasked = fit_calibrated([null_rows(400, 1)], lengths_of(400))  # one reference stands for every ratio
+    assert torch.equal(unmasked.at_step(judge(unmasked, null_rows(9, 2)), 7), judge(unmasked, null_rows(9, 2))[:, 0])
+
+
+@pytest.mark.parametrize("stored", ["saved", "fitted there", "paper"])
+def test_a_stored_test_gives_the_same_p_values(stored, tmp_path):
+    steps = [null_rows(6000, 1, step) for step in range(2)]
+    if stored == "paper":
+        masf = fit_paper(steps[0])
+    else:
+        masf = fit_calibrated(iter(steps), lengths_of(6000), folder=tmp_path / "masf" if stored != "saved" else None)
+        assert len(masf.length_edges) == 2
+    if stored != "fitted there":
+        masf.save(tmp_path / "masf")
+    loaded = MaSF.load(tmp_path / "masf")
+    assert torch.equal(judge(loaded, null_rows(50, 5)), judge(masf, null_rows(50, 5)))
+    assert (loaded.form, loaded.rows, loaded.length_edges) == (masf.form, 6000, masf.length_edges)
+    assert {file.suffix for file in (tmp_path / "masf").iterdir()} == {".safetensors", ".json"}
+
+
+def test_one_step_is_in_memory_at_a_time_while_fitting(tmp_path):
+    alive: list[int] = []
+
+    def lazily():
+        seen = []
+        for step in range(4):
+            alive.append(sum(reference() is not None for reference in seen))
+            features = null_rows(100, step)
+            seen.append(weakref.ref(features))
+            yield features
+            del features
+
+    fit_calibrated(lazily(), lengths_of(100), folder=tmp_path / "masf")
+    assert alive == [0, 0, 0, 0]
+
+
+def test_lengths_make_groups_of_their_own_from_five_thousand_rows_on():
+    # long rows have larger features; a short row that looks like a long one is atypical only for its length
+    def rows(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        lengths = torch.randint(10, 70, (count,), generator=torch.Generator().manual_seed(seed))
+        return null_rows(count, seed) + lengths[:, None, None] / 5, lengths
+
+    features, lengths = rows(6000, 0)
+    masf = fit_calibrated([features], lengths)
+    assert sum(masf.calibration_rows) == pytest.approx(3000, abs=1)
+    fresh, fresh_lengths = rows(3000, 1)
+    found = masf.p_values(fresh, fresh_lengths, torch.arange(3000))
+    for group in range(3):
+        assert 0.03 < (found[masf.length_groups(fresh_lengths) == group] <= 0.05).double().mean() < 0.075
+    short = fresh_lengths < 15
+    pretend = masf.p_values(fresh[short] + 9, fresh_lengths[short], torch.arange(int(short.sum())))
+    ungrouped = fit_calibrated([features[:4900]], lengths[:4900])
+    missed = ungrouped.p_values(fresh[short] + 9, fresh_lengths[short], torch.arange(int(short.sum())))
+    assert (pretend <= 0.05).double().mean() > 0.8 > 0.2 > (missed <= 0.05).double().mean()
+
+
+def test_too_few_rows_are_said_in_words_and_next_to_none_refused():
+    few = fit_calibrated([null_rows(400, 0)], lengths_of(400))
+    assert "400 validation rows" in few.caution
+    assert "±3.1 points" in few.caution  # 2·sqrt(.0475/200)
+    assert fit_calibrated([null_rows(ROWS_NEEDED, 0)], lengths_of(ROWS_NEEDED)).caution is None
+    with pytest.raises(InputError, match="3 rows"):
+        fit_calibrated([null_rows(3, 0)], lengths_of(3))
+    with pytest.raises(InputError, match="not finite"):
+        fit_paper(torch.full((9, 1, 1), torch.nan))
+
+
+# ----------------------------------------------------------------------------------------------- level and power
+
+
+def test_the_calibrated_form_holds_its_level_at_every_step():
+    found = []
+    for seed in range(5):
+        masf = fit_calibrated((null_rows(2000, 100 * seed + step, step) for step in range(3)), lengths_of(2000))
+        fresh = [judge(masf, null_rows(1000, 100 * seed + 50 + step, step)) for step in range(3)]
+        found.append([float((masf.at_step(p, step) <= 0.05).double().mean()) for step, p in enumerate(fresh)])
+    mean = torch.tensor(found).mean(dim=0)
+    assert ((mean > 0.035) & (mean < 0.065)).all()
+
+
+def test_rows_with_a_few_atypical_channels_of_one_layer_are_rejected():
+    masf = fit_calibrated([null_rows(2000, 0)], lengths_of(2000))
+    shifted = null_rows(1000, 1)
+    shifted[:, 1, :5] += 8
+    assert (judge(masf, shifted) <= 0.05).double().mean() > 0.95
+
+
+def test_the_verdict_rarely_rejects_typical_splits_and_sees_five_percent_bad_rows_where_simes_is_blind():
+    wrong, seen, seen_by_simes, splits, rows = 0, 0, 0, 60, 1000
+    for seed in range(splits):
+        draw = torch.Generator().manual_seed(seed)
+        reference, tested = torch.randn(2000, 1, 2, generator=draw), torch.randn(rows, 1, 2, generator=draw)
+        masf = fit_calibrated([reference], lengths_of(2000), seed=seed)
+        p_values = judge(masf, tested)
+        wrong += dataset_verdict(masf, p_values, lengths_of(rows), 0).random.rejected
+        bad = tested[:50].clone()
+        bad[:, 0, 0] = 2.7  # atypical, but not beyond everything seen
+        p_values[:50] = judge(masf, bad)
+        verdict = dataset_verdict(masf, p_values, lengths_of(rows), 0)
+        seen += verdict.random.rejected
+        seen_by_simes += verdict.random.simes_p_value <= 0.05
+    assert wrong <= 6  # P(more | 5 %) = .03, and the test errs on the safe side
+    assert seen >= 0.9 * splits
+    assert seen_by_simes <= 0.1 * splits
+
+
+def test_the_count_law_and_the_rank_test_equal_scipys():
+    generator = torch.Generator().manual_seed(0)
+    calibration, tested = torch.randn(99, generator=generator), torch.randn(40, generator=generator) + 0.3
+    above = (calibration[:, None] > tested).sum(dim=0)
+    p_values = (above + torch.rand(40, generator=generator)) / 100
+    found = dataset_test([p_values], (99,))
+    # a = floor(.05·100) = 5
+    below = int((above < 5).sum())
+    assert found.count_p_value == pytest.approx(stats.betabinom.sf(below - 1, 40, 5, 95))
+    expected = stats.mannwhitneyu(tested, calibration, alternative="greater", method="asymptotic").pvalue
+    assert found.rank_p_value == pytest.approx(expected, abs=0.01)
+    assert found.dataset_p_value == 2 * min(found.count_p_value, found.rank_p_value)
+    halves = dataset_test([p_values[:20], p_values[20:]], (99, 99))  # groups with calibration rows of their own
+    assert halves.share_below == found.share_below
+    assert halves.count_p_value < found.count_p_value + 0.05
+
+
+def test_the_verdict_says_in_words_what_may_be_trusted():
+    masf = fit_calibrated([null_rows(1000, step, step, shift=2) for step in range(3)], lengths_of(1000))
+
+    def words(features: torch.Tensor, step: int) -> str:
+        return dataset_verdict(masf, judge(masf, features), lengths_of(len(features)), step).words
+
+    assert words(null_rows(500, 9, 1, shift=2), 1).startswith("In-distribution: ")
+    # masked at step 1 but as if at step 2: atypical, and yet nothing that the model has not seen
+    assert words(null_rows(500, 9, 2, shift=2), 1).startswith("In-distribution, but not like random masking")
+    assert words(null_rows(500, 9, 9, shift=2), 1).startswith("Out-of-distribution: 100.0 %")
+
+
+# ------------------------------------------------------------------------------------------- features of a model
+
+
+TEXTS = ["The film was great.", "Was the story bad? The plot was very good, it was not awful at all!", "bad"]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_logits_and_features_come_from_one_pass_and_do_not_depend_on_the_batch(architecture):
+    classifier = random_classifier(architecture)
+    encoded = classifier.encode(TEXTS, TEXTS[::-1])
+    together = classifier.features(encoded)
+    assert together.shape == (3, 3, 32)  # the embedding output and two layers
+    alone = torch.cat(
+        [classifier.features(classifier.encode([a], [b])) for a, b in zip(TEXTS, TEXTS[::-1], strict=True)]
+    )
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+    batch = encoded.batch([1])
+    classifier.model.eval()
+    with torch.no_grad():
+        logits, features = classifier.logits_and_features(batch)
+        states = classifier.model(**classifier._inputs(batch), output_hidden_states=True).hidden_states
+    torch.testing.assert_close(logits, classifier.predict(encoded)[1:2], atol=1e-5, rtol=0)
+    torch.testing.assert_close(features[0, -1], states[-1][0].max(dim=0).values)  # nothing padded: the plain maximum
+
+
+def test_each_step_masks_exactly_so_many_tokens_and_tells_its_progress():
+    classifier = random_classifier("bert")
+    encoded, done = classifier.encode(TEXTS), []
+    features = list(step_features(classifier, encoded, seed=0, progress=done.append))
+    assert len(features) == 11
+    assert sum(done) == 11 * 3
+    assert torch.equal(features[0], classifier.features(encoded))
+    masked = masked_at_random(encoded, 7, (0, 1))
+    for row in range(3):
+        span = slice(encoded.offsets[row], encoded.offsets[row + 1])
+        assert masked.masked[span].sum() == encoded.maskable[span].sum() * 7 // 10
+        assert not (masked.masked[span] & ~encoded.maskable[span]).any()
+    everything = encoded.masked_by(lambda row, maskable: maskable)
+    assert torch.equal(features[10], classifier.features(everything))
