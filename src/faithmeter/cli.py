@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from faithmeter import __version__
 from faithmeter.errors import InputError
@@ -20,6 +21,8 @@ from faithmeter.tasks import TASKS
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from faithmeter.explanation import Explanation
+    from faithmeter.in_distribution import Verdict
     from faithmeter.run import Run
 
 console = Console(highlight=False)
@@ -193,6 +196,89 @@ def train(
 
 
 @app.command()
+def check(
+    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    form: Annotated[str, typer.Option(help="calibrated (holds its level) or paper.")] = "calibrated",
+) -> None:
+    """Ask whether masking is in-distribution for a run's model: MaSF, fitted on its validation split."""
+    _print_check(_jobs().check(run, form=form, reporter=Terminal(console)))
+
+
+@app.command()
+def measure(
+    run: Annotated[Path, typer.Argument(help="A trained and checked run.")],
+    measures: Annotated[
+        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all]")
+    ] = None,
+    target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
+    rows: Annotated[
+        int | None, typer.Option(help="Use only so many test rows, drawn at random.  [default: all]")
+    ] = None,
+    beam_rows: Annotated[
+        int | None, typer.Option(help="Rows for beam search, which is dear.  [default: --rows]")
+    ] = None,
+    random_runs: Annotated[int, typer.Option(help="Random maskings whose mean is the baseline.")] = 5,
+    seed: Annotated[int, typer.Option(help="Seed of the rows and of random masking.")] = 0,
+    without_check: Annotated[
+        bool, typer.Option("--without-check", help="Measure without in-distribution test.")
+    ] = False,
+) -> None:
+    """Measure how faithful importance measures are: ACU and RACU with intervals. Goes on where it was stopped."""
+    jobs = _jobs()
+    chosen = {} if measures is None else {"measures": tuple(name.strip() for name in measures.split(","))}
+    options = jobs.MeasureOptions(
+        target=target,
+        rows=rows,
+        beam_rows=beam_rows,
+        random_runs=random_runs,
+        seed=seed,
+        without_check=without_check,
+        **chosen,
+    )
+    _print_faithfulness(jobs.measure(run, options, reporter=Terminal(console)))
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    text: Annotated[
+        str | None, typer.Argument(help="The text.  [default: lines of --file, or of standard input]")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Texts to explain: a line each, or a table with the run's columns.")
+    ] = None,
+    measure: Annotated[str | None, typer.Option(help="Importance measure.  [default: the run's most faithful]")] = None,
+    target: Annotated[str, typer.Option(help="Class that is explained: predicted, or a class name.")] = "predicted",
+    tokens: Annotated[bool, typer.Option("--tokens", help="Show tokens instead of words.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
+) -> None:
+    """Explain texts: which words made the model decide, and how faithful this very explanation is."""
+    jobs = _jobs()
+    texts, contexts = _texts(jobs, run, text, context, file)
+    for explanation in jobs.explain(run, texts, contexts, measure=measure, target=target):
+        if as_json:
+            print(json.dumps(explanation.as_row(), ensure_ascii=False))
+        else:
+            _print_explanation(explanation, tokens)
+
+
+def _texts(
+    jobs: "ModuleType", run: Path, text: str | None, context: str | None, file: Path | None
+) -> tuple[list[str], list[str] | None]:
+    """Return the texts to explain and their contexts, from the arguments, a file, or standard input."""
+    if text is not None:
+        return [text], None if context is None else [context]
+    if file is not None and file.suffix != ".txt":
+        return jobs.read_texts(run, file)
+    lines = sys.stdin if file is None else file.read_text(encoding="utf-8").split("\n")
+    texts = [line.rstrip("\n") for line in lines if line.strip()]
+    if not texts:
+        raise InputError("There is no text to explain: give one, or a file with --file, or lines on standard input.")
+    return texts, None if context is None else [context] * len(texts)
+
+
+@app.command()
 def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
 ) -> None:
@@ -233,6 +319,84 @@ def _print_performance(run: "Run") -> None:
     table.add_row("class majority", f"{find(rows, 'majority'):.3f}")
     console.print(table)
     console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.", soft_wrap=True)
+
+
+def _print_check(verdicts: "list[Verdict]") -> None:
+    table = Table(title="Is masking in-distribution?", box=None)
+    for column in ("tokens masked", "rows below 5 %", "rows out of distr.", "p-value", "Simes p-value (paper)"):
+        table.add_column(column, justify="right")
+    for verdict in verdicts:
+        table.add_row(
+            f"{10 * verdict.step} %",
+            f"{100 * verdict.random.share_below:.1f} %",
+            f"{100 * verdict.anywhere.share_below:.1f} %",
+            f"{verdict.anywhere.dataset_p_value:.3f}",
+            f"{verdict.random.simes_p_value:.3f}",
+        )
+    console.print(table)
+    worst = min(verdicts, key=lambda verdict: verdict.anywhere.dataset_p_value)
+    console.print(f"At {10 * worst.step} % masked, the most doubtful ratio: {worst.words}", soft_wrap=True)
+
+
+def _print_faithfulness(run: "Run") -> None:
+    rows = run.results
+    found = sorted((row for row in rows if row["kind"] == "acu"), key=lambda row: -row["value"])
+    table = Table(title="Faithfulness: how much faster performance falls than under random masking", box=None)
+    for column in ("measure", "ACU", "95 % interval", "RACU", "95 % interval", "seconds a text", "rows out of distr."):
+        table.add_column(column, justify="left" if column == "measure" else "right")
+    for row in found:
+        of = {r["kind"]: r for r in rows if r["measure"] == row["measure"] and r["masking_ratio"] is None}
+        out = [r["value"] for r in rows if r["kind"] == "share_out_of_distribution" and r["measure"] == row["measure"]]
+        table.add_row(
+            row["measure"],
+            f"{row['value']:.3f}",
+            _interval(row),
+            _number(of["racu"]["value"]),
+            _interval(of["racu"]),
+            f"{of['seconds_per_text']['value']:.4f}",
+            f"at most {100 * max(out):.1f} %" if out else "not tested",
+        )
+    console.print(table)
+    spread = next(row["value"] for row in rows if row["kind"] == "random_spread")
+    console.print(
+        f"Intervals are over {found[0]['over']} ({found[0]['n']}). The baseline is the mean of the random runs; "
+        f"one of them wanders about it by ±{spread:.3f} in ACU.",
+        soft_wrap=True,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None or value != value else f"{value:.3f}"
+
+
+def _interval(row: dict[str, Any]) -> str:
+    return "none" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+
+
+def _print_explanation(explanation: "Explanation", tokens: bool) -> None:
+    """Print the text coloured: orange speaks for the class, blue against it, stronger means more important."""
+    pieces = explanation.tokens if tokens else explanation.words
+    strongest = max((abs(piece.importance) for piece in pieces), default=0.0) or 1.0
+    painted, end = Text(), 0
+    for piece in pieces:
+        painted.append(explanation.text[end : piece.start])
+        share = abs(piece.importance) / strongest
+        red, green, blue = (213, 94, 0) if piece.importance > 0 else (0, 114, 178)
+        shade = ",".join(str(round(255 + share * (channel - 255))) for channel in (red, green, blue))
+        painted.append(piece.text, style=f"black on rgb({shade})")
+        end = piece.end
+    painted.append(explanation.text[end:])
+    console.print(painted, soft_wrap=True)
+    p_value = "not tested" if explanation.p_value is None else f"{explanation.p_value:.3f}"
+    console.print(
+        f"{explanation.predicted} (p({explanation.target}) = {explanation.probability:.3f}) by {explanation.measure}; "
+        f"faithfulness of this explanation: ACU {explanation.acu:.3f}, RACU {_number(explanation.racu)}; "
+        f"in-distribution p-value: {p_value}",
+        soft_wrap=True,
+        markup=False,
+    )
+    top = sorted(pieces, key=lambda piece: -abs(piece.importance))[:5]
+    console.print("  ".join(f"{piece.text} {piece.importance:+.3f}" for piece in top), soft_wrap=True, markup=False)
 
 
 if __name__ == "__main__":

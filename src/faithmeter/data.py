@@ -86,11 +86,11 @@ def load_splits(spec: DataSpec) -> Splits:
         if not rows:
             raise InputError(f"{origin}: the {part} split is empty, so there is nothing to learn from or to measure.")
         named = [{task.renames.get(key, key): value for key, value in row.items()} for row in rows]
-        _require_columns(named[0], needed, f"{origin} ({part})", own=spec.data is not None)
+        require_columns(named[0], needed, f"{origin} ({part})", own=spec.data is not None)
         prepared = task.prepare(named, spec.seed) if task.prepare is not None else named
         kept = _labelled(prepared, task, part, origin, notes)
         tables[part] = [
-            {new: row[old] if new == "label" else _as_text(row[old]) for new, old in columns.items() if old is not None}
+            {new: row[old] if new == "label" else as_text(row[old]) for new, old in columns.items() if old is not None}
             for row in kept
         ]
     _make_missing_splits(tables, spec.seed, origin, notes)
@@ -199,7 +199,8 @@ def _movie_reviews(source: str) -> list[Row]:
 # --------------------------------------------------------------------------------------------- texts and labels
 
 
-def _require_columns(row: Row, needed: Iterable[str], where: str, own: bool) -> None:
+def require_columns(row: Row, needed: Iterable[str], where: str, own: bool = False) -> None:
+    """Refuse a row without a column that is needed, and name those that it has."""
     for column in needed:
         if column not in row:
             advice = " Name the columns with --text, --context and --label." if own else ""
@@ -208,7 +209,7 @@ def _require_columns(row: Row, needed: Iterable[str], where: str, own: bool) -> 
             )
 
 
-def _as_text(value: Any) -> str:  # noqa: ANN401 (a cell of any file)
+def as_text(value: Any) -> str:  # noqa: ANN401 (a cell of any file)
     """Return a cell as text; a list of tokens or sentences is joined by spaces, a missing text is empty."""
     if value is None:
         return ""

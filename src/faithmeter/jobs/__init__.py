@@ -2,8 +2,18 @@
 
 from faithmeter.data import DataSpec
 from faithmeter.jobs.checking import check
-from faithmeter.jobs.explaining import explain
+from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
 from faithmeter.jobs.training import TrainingOptions, resume, train
 
-__all__ = ["DataSpec", "MeasureOptions", "TrainingOptions", "check", "explain", "measure", "resume", "train"]
+__all__ = [
+    "DataSpec",
+    "MeasureOptions",
+    "TrainingOptions",
+    "check",
+    "explain",
+    "measure",
+    "read_texts",
+    "resume",
+    "train",
+]

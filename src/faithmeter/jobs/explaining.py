@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from faithmeter.data import as_text, require_columns
 from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import Explanation, explain_texts
 from faithmeter.importance import as_measure
 from faithmeter.run import Run
+from faithmeter.tables import read_rows
 
 DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
 
@@ -41,3 +43,15 @@ def explain(
         )
     masf = run.in_distribution_test() if run.checked else None
     return explain_texts(run.classifier(), texts, contexts, measure=chosen, target=target, masf=masf, seed=seed)
+
+
+def read_texts(path: str | Path, file: Path) -> tuple[list[str], list[str] | None]:
+    """Read the texts, and the contexts of pairs, of a table with the columns that the run's data has."""
+    task = Run(path).config.data.resolved()
+    rows = read_rows(file)
+    if not rows:
+        raise InputError(f"{file} holds no row.")
+    columns = [task.text] if task.context is None else [task.text, task.context]
+    require_columns(rows[0], columns, str(file))
+    texts = [as_text(row[task.text]) for row in rows]
+    return texts, None if task.context is None else [as_text(row[task.context]) for row in rows]
