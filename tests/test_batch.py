@@ -61,3 +61,12 @@ def test_a_budget_that_fits_equal_rows_wastes_no_padding():
     batches = list(encoded([5] * 7 + [3] * 4).batches(15))
     assert [tuple(batch.input_ids.shape) for batch in batches][:2] == [(3, 5), (3, 5)]
     assert batches[-1].attention_mask.all()
+
+
+def test_taking_rows_repeats_them_as_asked_and_cuts_the_padding_that_none_needs(toy_classifier):
+    batch = toy_classifier.encode(["good film", "the plot was very very bad", "awful"]).batch([0, 1, 2])
+    taken = batch.take(torch.tensor([2, 0, 2]))
+    assert taken.rows.tolist() == [2, 0, 2]
+    assert taken.input_ids.shape == taken.maskable.shape == (3, 4)  # [CLS] good film [SEP]
+    assert torch.equal(taken.input_ids, batch.input_ids[[2, 0, 2], :4])
+    assert taken.attention_mask.sum(dim=1).tolist() == [3, 4, 3]

@@ -200,7 +200,7 @@ class Classifier:
 
     def gradients(self, batch: Batch, embeddings: Tensor, targets: Tensor) -> Tensor:
         """Return d logit[target] / d embedding, shaped as `embeddings`, at those embeddings (see `explaining`)."""
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.enable_grad():
             point = embeddings.detach().clone().requires_grad_()
             logits = self.logits_from(batch, point)
             (gradients,) = torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), point)
@@ -281,10 +281,11 @@ def explaining(model: torch.nn.Module) -> Iterator[None]:
     """Put the model in eval mode for input gradients and occlusion, and leave it as it was.
 
     Its parameters need no gradient meanwhile, or those of all weights would be computed and thrown away; and its last
-    layer is computed for the first position only where the head reads nothing else.
+    layer is computed for the first position only where the head reads nothing else. Gradients can be taken inside even
+    where the caller is in inference mode.
     """
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with evaluating(model), first_position_only(model):
+    with evaluating(model), first_position_only(model), torch.inference_mode(False):
         try:
             for parameter in learnt:
                 parameter.requires_grad_(False)

@@ -56,7 +56,7 @@ class _Search:
         self.added = self.positions[at]
         sets = self.sets[self.parents]
         sets[np.arange(len(sets)), self.added] = True
-        packed = np.packbits(sets[:, self.positions], axis=1)
+        packed = np.ascontiguousarray(np.packbits(sets[:, self.positions], axis=1))
         _, first = np.unique(packed.view(f"V{packed.shape[1]}").ravel(), return_index=True)
         first.sort()
         self.parents, self.added, self.candidates = self.parents[first], self.added[first], sets[first]

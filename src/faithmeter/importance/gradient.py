@@ -3,7 +3,7 @@
 g_t = d logit / d e_t, where e_t is what the word-embedding lookup gives for token t of the masked input.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -29,10 +29,9 @@ def gradient_l2(classifier: Classifier, batch: Batch, targets: Tensor, _seed: in
 
 def input_times_gradient(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
     """Return ⟨g_t, e_t⟩, the gradient with respect to the one-hot input times that input (FMM App. E.1)."""
-    importance = torch.zeros(batch.maskable.shape, device=classifier.device)
-    for rows, embeddings, gradients in _gradients(classifier, batch, targets):
-        importance[rows, : embeddings.shape[1]] = (embeddings * gradients).sum(dim=-1).float()
-    return _only_maskable(importance, batch)
+    gradients = _gradients(classifier, batch, targets)
+    embeddings = classifier.embed(batch.to(classifier.device))
+    return _only_maskable((embeddings * gradients).sum(dim=-1).float(), batch)
 
 
 def integrated_gradient(
@@ -43,15 +42,15 @@ def integrated_gradient(
     The gradient is taken at the interpolated point. `baseline` b is the zero vector, or the embedding of the mask or
     the padding token, and stands in for every token of the input, the special ones too.
     """
-    home, batch, targets = batch.input_ids.device, batch.to(classifier.device), targets.to(classifier.device)
+    home, batch, targets = batch.maskable.device, batch.to(classifier.device), targets.to(classifier.device)
     start = _baseline(classifier, baseline)
     count = len(batch)
     lengths = batch.attention_mask.sum(dim=1)
     # all steps of a text lie side by side, so that a pass holds few texts and no padding
     rows = torch.arange(count, device=lengths.device).repeat_interleave(steps)
     share = torch.arange(1, steps + 1, device=lengths.device).repeat(count) / steps
-    importance = torch.zeros(batch.maskable.shape, device=classifier.device)
     with explaining(classifier.model):
+        importance = torch.zeros(batch.maskable.shape, device=classifier.device)
         for index in packed(lengths[rows], classifier.tokens_per_pass):
             part = batch.take(rows[index])
             way = classifier.embed(part) - start
@@ -62,26 +61,25 @@ def integrated_gradient(
     return _only_maskable(importance, batch).to(home)
 
 
-def _gradients(classifier: Classifier, batch: Batch, targets: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield rows of the batch with their word embeddings e and gradients g, cut to the longest of them."""
+def _gradients(classifier: Classifier, batch: Batch, targets: Tensor) -> Tensor:
+    """Return g: (rows, tokens, dimensions), 0 at padding."""
     batch, targets = batch.to(classifier.device), targets.to(classifier.device)
     with explaining(classifier.model):
+        gradients = torch.zeros(*batch.maskable.shape, classifier.vocabulary().shape[1], device=classifier.device)
         for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_pass):
             part = batch.take(rows)
-            embeddings = classifier.embed(part)
-            yield rows, embeddings, classifier.gradients(part, embeddings, targets[rows])
+            found = classifier.gradients(part, classifier.embed(part), targets[rows])
+            gradients[rows, : found.shape[1]] = found.float()
+    return gradients
 
 
 def _gradient_norm(
     classifier: Classifier, batch: Batch, targets: Tensor, norm: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    words = classifier.vocabulary()
-    gradients = torch.zeros(*batch.maskable.shape, words.shape[1], device=classifier.device)
-    for rows, _, found in _gradients(classifier, batch, targets):
-        gradients[rows, : found.shape[1]] = found.float()
-    importance = torch.zeros(batch.maskable.shape, device=classifier.device)
+    gradients = _gradients(classifier, batch, targets)
     maskable = batch.maskable.to(classifier.device)
-    importance[maskable] = norm(gradients[maskable], words)
+    importance = torch.zeros(maskable.shape, device=classifier.device)
+    importance[maskable] = norm(gradients[maskable], classifier.vocabulary())
     return importance.to(batch.maskable.device)
 
 

@@ -1,0 +1,193 @@
+"""Speed of importance measures against captum and naive formulas, on MiniLM and SST2 sentences, one core.
+
+Each round runs every contestant once, in turn, and takes CPU time, so that a busy machine disturbs all alike; the
+median of the rounds' ratios is printed. Needs captum (`pip install captum --no-deps`).
+"""
+
+import argparse
+import gzip
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import transformers
+from captum.attr import FeatureAblation, IntegratedGradients
+from torch import Tensor
+
+from faithmeter.batch import Batch, Encoded
+from faithmeter.classifier import Classifier, load_classifier
+from faithmeter.importance import IMPORTANCE_MEASURES
+
+SENTENCES = Path(__file__).resolve().parents[2] / "shared" / "data" / "sst2" / "validation.jsonl.gz"
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """Return the CPU time of one call."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def matmul_peak() -> float:
+    """Return the machine's own single-core peak in floating point operations a second: square float32 products."""
+    a = torch.rand(1024, 1024)
+    a @ a
+    return max(2 * 1024**3 / cpu_seconds(lambda: a @ a) for _ in range(5))
+
+
+def explain(name: str, classifier: Classifier, encoded: Encoded) -> Tensor:
+    """Explain all rows with one of our measures."""
+    batch = encoded.batch(range(len(encoded)))
+    return IMPORTANCE_MEASURES[name].explain(classifier, batch, batch.labels, 0)
+
+
+def sorted_batches(encoded: Encoded, rows: int) -> list[Batch]:
+    """Return the rows in batches of so many, of like length: what a careful user of captum would do."""
+    order = sorted(range(len(encoded)), key=lambda row: -int(encoded.lengths[row]))
+    return [encoded.batch(order[i : i + rows]) for i in range(0, len(order), rows)]
+
+
+def captum_ablation(classifier: Classifier, encoded: Encoded, rows: int, variants: int) -> None:
+    """Leave-one-out by captum, on batches of `rows` texts and `variants` maskings at once."""
+
+    def forward(ids: Tensor, attention: Tensor, types: Tensor | None) -> Tensor:
+        extra = {} if types is None else {"token_type_ids": types}
+        return classifier.model(input_ids=ids, attention_mask=attention, **extra).logits
+
+    for batch in sorted_batches(encoded, rows):
+        FeatureAblation(forward).attribute(
+            batch.input_ids,
+            baselines=classifier.mask_token_id,
+            target=batch.labels,
+            additional_forward_args=(batch.attention_mask, batch.token_type_ids),
+            perturbations_per_eval=variants,
+        )
+
+
+def captum_integrated(classifier: Classifier, encoded: Encoded, rows: int) -> None:
+    """Integrated gradients by captum, 20 steps, on batches of `rows` texts."""
+
+    def forward(embeddings: Tensor, attention: Tensor, types: Tensor | None) -> Tensor:
+        extra = {} if types is None else {"token_type_ids": types}
+        return classifier.model(inputs_embeds=embeddings, attention_mask=attention, **extra).logits
+
+    lookup = classifier.model.get_input_embeddings()
+    for batch in sorted_batches(encoded, rows):
+        IntegratedGradients(forward).attribute(
+            lookup(batch.input_ids).detach(),
+            target=batch.labels,
+            additional_forward_args=(batch.attention_mask, batch.token_type_ids),
+            n_steps=20,
+            method="riemann_right",
+        )
+
+
+def one_hot_norm(classifier: Classifier, encoded: Encoded, order: int, rows: int = 8) -> None:
+    """Take the norm over the vocabulary of d logit / d one-hot, literally."""
+    words = classifier.model.get_input_embeddings().weight
+    for batch in sorted_batches(encoded, rows):
+        one_hot = torch.nn.functional.one_hot(batch.input_ids, len(words)).float().requires_grad_()
+        logits = classifier.model(
+            inputs_embeds=one_hot @ words, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
+        ).logits
+        logits.gather(1, batch.labels[:, None]).sum().backward()
+        one_hot.grad.norm(p=order, dim=-1)
+        classifier.model.zero_grad(set_to_none=True)
+
+
+def needed_operations(classifier: Classifier, encoded: Encoded) -> float:
+    """Count the products that leave-one-out cannot do without: in the last layer only the first token's answer."""
+    config = classifier.model.config
+    d, ffn, full = config.hidden_size, config.intermediate_size, config.num_hidden_layers - 1
+    total = 0.0
+    for row, length in enumerate(encoded.lengths.tolist()):
+        span = slice(encoded.offsets[row], encoded.offsets[row + 1])
+        layer = length * 2 * (4 * d * d + 2 * d * ffn) + 4 * length * length * d
+        last = length * 2 * 2 * d * d + 2 * (2 * d * d + 2 * d * ffn) + 4 * length * d
+        total += (1 + int(encoded.maskable[span].sum())) * (full * layer + last + 2 * d * d)
+    return total
+
+
+def base_shaped(classifier: Classifier) -> Classifier:
+    """Return a random model of RoBERTa-base's shape that reads the same tokens."""
+    config = transformers.RobertaConfig(vocab_size=len(classifier.tokenizer), pad_token_id=0, num_labels=2)
+    model = transformers.RobertaForSequenceClassification._from_config(config, attn_implementation="sdpa")
+    return Classifier(model.eval(), classifier.tokenizer)
+
+
+def main() -> None:
+    """Print and store the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sentences", type=int, default=64, help="SST2 sentences to explain")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds to take medians over")
+    parser.add_argument("--data", type=Path, default=SENTENCES, help="a gzipped jsonl file with the column `sentence`")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    with gzip.open(options.data, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file][: options.sentences]
+    texts = [row.get("sentence", row.get("text")) for row in rows]
+    classifier = load_classifier("minilm", ("negative", "positive"))
+    classifier.model.eval()
+    encoded = classifier.encode(texts)
+    long = classifier.encode([" ".join(texts[:7])])
+    base = base_shaped(classifier)
+    few = base.encode(texts[:2])
+    contestants: dict[str, Callable[[], object]] = {
+        "loo": lambda: explain("loo-signed", classifier, encoded),
+        "captum loo": lambda: captum_ablation(classifier, encoded, 1, 1),
+        "captum loo, best: all of a text": lambda: captum_ablation(classifier, encoded, 1, 64),
+        "captum loo, best: 32 of a text": lambda: captum_ablation(classifier, encoded, 1, 32),
+        "captum loo, best: 8 texts": lambda: captum_ablation(classifier, encoded, 8, 4),
+        "ig": lambda: explain("ig-signed", classifier, encoded),
+        "captum ig, best: text by text": lambda: captum_integrated(classifier, encoded, 1),
+        "captum ig, best: 2 texts": lambda: captum_integrated(classifier, encoded, 2),
+        "grad-l1": lambda: explain("grad-l1", classifier, encoded),
+        "one-hot l1": lambda: one_hot_norm(classifier, encoded, 1),
+        "grad-l2": lambda: explain("grad-l2", classifier, encoded),
+        "one-hot l2": lambda: one_hot_norm(classifier, encoded, 2),
+        "long loo": lambda: explain("loo-signed", classifier, long),
+        "captum long loo, best: 8": lambda: captum_ablation(classifier, long, 1, 8),
+        "base loo": lambda: explain("loo-signed", base, few),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    peaks = []
+    for _ in range(options.rounds):
+        peaks.append(matmul_peak())
+        for name, work in contestants.items():
+            seconds[name].append(cpu_seconds(work))
+    result = {
+        "leave-one-out, times faster than captum's default": ratio(seconds, "captum loo", "loo"),
+        "leave-one-out, times faster than captum's best": ratio(seconds, "captum loo, best", "loo"),
+        "leave-one-out on a long text, times faster than captum's": ratio(seconds, "captum long loo", "long loo"),
+        "integrated gradient, times faster than captum's best": ratio(seconds, "captum ig, best", "ig"),
+        "grad-l1, times faster than the one-hot norm": ratio(seconds, "one-hot l1", "grad-l1"),
+        "grad-l2, times faster than the one-hot norm": ratio(seconds, "one-hot l2", "grad-l2"),
+        "leave-one-out, share of the matmul peak": share(needed_operations(classifier, encoded), seconds["loo"], peaks),
+        "the same, of RoBERTa-base's shape": share(needed_operations(base, few), seconds["base loo"], peaks),
+    }
+    for name, value in result.items():
+        print(f"{name}: {value}")
+    stored = {**result, "seconds": {name: round(statistics.median(s), 2) for name, s in seconds.items()}}
+    Path(__file__).with_suffix(".json").write_text(json.dumps(stored, indent=2) + "\n")
+
+
+def ratio(seconds: dict[str, list[float]], slow: str, fast: str) -> float:
+    """Return the median ratio of the rounds; of several settings `slow: ...` the fastest stands for all."""
+    settings = [s for name, s in seconds.items() if name == slow or name.startswith(f"{slow}:")]
+    settings = settings or [s for name, s in seconds.items() if name.startswith(f"{slow},")]
+    best = min(settings, key=statistics.median)
+    return round(statistics.median(s / f for s, f in zip(best, seconds[fast], strict=True)), 2)
+
+
+def share(operations: float, seconds: list[float], peaks: list[float]) -> float:
+    """Return the median share of the peak measured in the same round."""
+    return round(statistics.median(operations / s / p for s, p in zip(seconds, peaks, strict=True)), 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""One conformance suite: every row of the table, on every architecture."""
+
+import functools
+
+import pytest
+import torch
+from conftest import ARCHITECTURES, WORDS
+from importance.reference import SHORT, TARGETS, TEXTS, alone, example_batch, strong_classifier
+
+from faithmeter.errors import InputError
+from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
+from faithmeter.small_encoder import small_classifier
+
+
+@functools.cache
+def classifier_of(architecture):
+    if architecture == "roformer":
+        return small_classifier([" ".join(WORDS), *TEXTS], ("a", "b", "c"), seed=0)
+    return strong_classifier(architecture)
+
+
+EVERY_ARCHITECTURE = pytest.mark.parametrize("architecture", [*ARCHITECTURES, "roformer"])
+EVERY_MEASURE = pytest.mark.parametrize("measure", IMPORTANCE_MEASURES.values(), ids=IMPORTANCE_MEASURES)
+
+
+def test_the_table_holds_the_measures_of_the_paper_under_their_own_names():
+    assert list(IMPORTANCE_MEASURES) == [
+        "random", "grad-l1", "grad-l2", "x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs",
+        "beam",
+    ]  # fmt: skip
+    assert all(name == measure.name for name, measure in IMPORTANCE_MEASURES.items())
+    assert {name for name, measure in IMPORTANCE_MEASURES.items() if not measure.recursive} == {"random", "beam"}
+
+
+@EVERY_ARCHITECTURE
+@EVERY_MEASURE
+def test_importance_is_one_finite_number_a_maskable_token_and_zero_elsewhere(measure, architecture):
+    classifier = classifier_of(architecture)
+    batch = example_batch(classifier, pairs=True, masked=True, texts=SHORT)
+    importance = measure.explain(classifier, batch, TARGETS, 0)
+    assert importance.shape == batch.input_ids.shape
+    assert importance.dtype == torch.float32
+    assert not importance.requires_grad
+    assert importance.isfinite().all()
+    assert (importance[~batch.maskable] == 0).all()
+    assert (importance[batch.maskable & ~batch.masked] != 0).float().mean() > 0.9
+
+
+@EVERY_ARCHITECTURE
+@EVERY_MEASURE
+def test_a_text_has_the_same_importance_alone_as_padded_in_a_batch(measure, architecture):
+    classifier = classifier_of(architecture)
+    batch = example_batch(classifier, texts=SHORT)
+    together = measure.explain(classifier, batch, TARGETS, 3)
+    for row in range(len(batch)):
+        one = alone(batch, row)
+        single = measure.explain(classifier, one, TARGETS[row : row + 1], 3)
+        torch.testing.assert_close(single[0], together[row, : single.shape[1]], atol=1e-5, rtol=1e-5)
+
+
+@EVERY_ARCHITECTURE
+@EVERY_MEASURE
+def test_the_same_seed_gives_the_same_importance_and_the_model_is_left_as_it_was(measure, architecture):
+    classifier = classifier_of(architecture)
+    model, batch = classifier.model, example_batch(classifier, texts=SHORT)
+    parameters = list(model.parameters())
+    model.train()
+    first, frozen = next(model.children()), parameters[0]
+    first.eval()  # a mode that differs inside the model, a frozen parameter and a gradient are kept too
+    learnt = parameters[-1]
+    was_learnt = frozen.requires_grad
+    frozen.requires_grad_(False)
+    learnt.grad = torch.ones_like(learnt)
+    try:
+        before = [(p.detach().clone(), p.requires_grad, p.grad is None) for p in parameters]
+        modes = [module.training for module in model.modules()]
+        hooks = [len(module._forward_hooks) for module in model.modules()]
+        importance = measure.explain(classifier, batch, TARGETS, 5)
+        assert torch.equal(importance, measure.explain(classifier, batch, TARGETS, 5))
+        for parameter, (value, requires_grad, no_gradient) in zip(parameters, before, strict=True):
+            assert torch.equal(parameter, value)
+            assert parameter.requires_grad == requires_grad
+            assert (parameter.grad is None) == no_gradient
+        assert torch.equal(learnt.grad, torch.ones_like(learnt))
+        assert [module.training for module in model.modules()] == modes
+        assert [len(module._forward_hooks) for module in model.modules()] == hooks
+        assert not any("forward" in vars(module) for module in model.modules())
+    finally:
+        learnt.grad = None
+        frozen.requires_grad_(was_learnt)
+        model.eval()
+
+
+@EVERY_MEASURE
+def test_importance_can_be_asked_for_where_gradients_are_switched_off(measure):
+    classifier = classifier_of("bert")
+    expected = measure.explain(classifier, example_batch(classifier, texts=SHORT), TARGETS, 0)
+    with torch.no_grad():
+        assert torch.equal(measure.explain(classifier, example_batch(classifier, texts=SHORT), TARGETS, 0), expected)
+    with torch.inference_mode():
+        assert torch.equal(measure.explain(classifier, example_batch(classifier, texts=SHORT), TARGETS, 0), expected)
+
+
+@pytest.mark.parametrize("name", ["grad-l2", "ig-signed", "loo-signed", "beam"])
+def test_the_model_is_left_as_it_was_when_it_fails(name, monkeypatch):
+    classifier = strong_classifier("bert")
+    classifier.model.train()
+    batch = example_batch(classifier, texts=SHORT)
+    broken = classifier.model.classifier
+    monkeypatch.setattr(broken, "forward", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        IMPORTANCE_MEASURES[name].explain(classifier, batch, TARGETS, 0)
+    assert all(module.training for module in classifier.model.modules())
+    assert all(parameter.requires_grad for parameter in classifier.model.parameters())
+    assert not classifier.model.get_input_embeddings()._forward_hooks
+    assert "forward" not in vars(classifier.model.bert.encoder.layer[-1])
+
+
+def test_random_importance_follows_seed_and_dataset_row_only():
+    classifier, explain = classifier_of("bert"), IMPORTANCE_MEASURES["random"].explain
+    encoded = classifier.encode([*TEXTS, TEXTS[0]])
+    both = explain(classifier, encoded.batch([2, 0]), TARGETS[:2], 7)
+    other = explain(classifier, encoded.batch([0, 4]), TARGETS[:2], 7)
+    width = other.shape[1]
+    assert torch.equal(both[1, :width], other[0])
+    assert not torch.equal(other[0], other[1])  # the same text in another row of the dataset
+    assert not torch.equal(explain(classifier, encoded.batch([0]), TARGETS[:1], 8)[0], other[0])
+    many = explain(classifier, encoded.batch([0]), TARGETS[:1], 7)
+    assert ((many >= 0) & (many < 1)).all()
+
+
+def test_a_plain_function_becomes_a_measure_that_is_zero_outside_the_text():
+    classifier = classifier_of("bert")
+    batch = example_batch(classifier, texts=SHORT)
+
+    def lengths_of_ids(classifier, batch, targets, seed):
+        return batch.input_ids.double() + 1
+
+    measure = as_measure(lengths_of_ids)
+    assert (measure.name, measure.family, measure.recursive) == ("lengths_of_ids", "custom", True)
+    importance = measure.explain(classifier, batch, TARGETS, 0)
+    assert importance.dtype == torch.float32
+    assert torch.equal(importance, (batch.input_ids + 1.0) * batch.maskable)
+    assert as_measure(measure) is measure
+    assert as_measure("beam") is IMPORTANCE_MEASURES["beam"]
+    assert isinstance(measure, ImportanceMeasure)
+
+
+def test_a_wrong_name_a_wrong_shape_and_a_number_that_is_not_finite_are_refused_in_words():
+    classifier = classifier_of("bert")
+    batch = example_batch(classifier, texts=SHORT)
+    with pytest.raises(InputError, match=r"no importance measure 'loo-sined'\. Did you mean 'loo-signed'"):
+        as_measure("loo-sined")
+    with pytest.raises(InputError, match="one number a token"):
+        as_measure(lambda *_: torch.zeros(2, 2)).explain(classifier, batch, TARGETS, 0)
+    with pytest.raises(InputError, match="not finite"):
+        as_measure(lambda *_: torch.full(batch.input_ids.shape, torch.nan)).explain(classifier, batch, TARGETS, 0)
