@@ -23,7 +23,7 @@ from faithmeter.in_distribution.masf import ROWS_NEEDED, fit_reference
 from faithmeter.in_distribution.p_values import (
     counts,
     fisher_p_value,
-    harmonic,
+    inverse_roots,
     lower_add_one,
     sorted_columns,
     two_sided,
@@ -61,8 +61,8 @@ def test_fisher_is_minus_two_log_sums_and_its_tail_is_the_upper_one():
     assert fisher(t(0, 1)).item() == pytest.approx(-2 * math.log(1e-8))  # finite: the paper's code adds 1e-8
 
 
-def test_the_harmonic_sum_is_ruled_by_its_smallest_p_value():
-    assert harmonic(t(0.5, 0.25, 1)).item() == pytest.approx(2 + 4 + 1)
+def test_inverse_roots_are_added_up():
+    assert inverse_roots(t(0.25, 0.01, 1)).item() == pytest.approx(2 + 10 + 1)
 
 
 # ---------------------------------------------------------------------------------------------- empirical CDFs
@@ -135,12 +135,12 @@ def test_calibrated_p_values_worked_by_hand():
     # channel p of 0 and 8: 2·2/10; of 1 and 7: .6; of 2 and 6: .8; of 3, 4, 5: 1
     reference = fit_reference(describe, calibrate, "calibrated")
     assert reference.layers[0].tolist() == pytest.approx([0.4, 0.4, 0.6, 0.6, 0.8, 0.8, 1, 1, 1])
-    # layer p: of 4, 10/10; of 1, 5/10; of 0, 3/10. Σ 1/p: 1, 2, 10/3
-    assert reference.atypicality.tolist() == pytest.approx([1, 2, 10 / 3])
+    # layer p: of 4, 10/10; of 1, 5/10; of 0, 3/10. Σ p^(−½): 1, √2, √(10/3)
+    assert reference.atypicality.tolist() == pytest.approx([1, 2**0.5, (10 / 3) ** 0.5])
     masf = MaSF("calibrated", ((reference,),), (), 0, 12)
     found = masf.p_values(torch.tensor([2.0, 7, 99]).view(3, 1, 1), torch.ones(3), torch.arange(3))[:, 0]
-    # 2: channel p .8, layer p 7/10, Σ 1/p = 1.43: #> = 2, #= = 0, p from 2/4 to 3/4. 7 ties with 1: #> = 1, #= = 1,
-    # from 1/4 to 3/4. 99: channel p .2, layer p 1/10, Σ 1/p = 10: more atypical than all, from 0 to 1/4.
+    # 2: channel p .8, layer p 7/10, Σ p^(−½) = 1.2: #> = 2, #= = 0, p from 2/4 to 3/4. 7 ties with 1: #> = 1, #= = 1,
+    # from 1/4 to 3/4. 99: channel p .2, layer p 1/10, Σ p^(−½) = 3.2: more atypical than all, from 0 to 1/4.
     assert all(low < p < high for p, low, high in zip(found, (0.5, 0.25, 0), (0.75, 0.75, 0.25), strict=True))
     assert len(set(found.tolist())) == 3
 

@@ -2,7 +2,8 @@
 
 MaSF asks of a row: is some channel of some layer atypical, against rows that the model is at home with? Features are
 the largest value of a channel over a row's tokens; their empirical CDFs give a p-value a channel, Simes one a layer,
-Fisher one number a row (its `atypicality`), and that number's place among reference rows the row's p-value.
+Fisher (or a like sum) one number a row, its `atypicality`, and that number's place among reference rows is the row's
+p-value.
 
 Two forms. `paper` fits all levels on the same rows, which were masked as in training; it does not hold its level.
 `calibrated` is a split-conformal test, one for each masking ratio: one half of the reference rows says how atypical a
@@ -27,7 +28,7 @@ from faithmeter.files import new_folder
 from faithmeter.in_distribution.p_values import (
     counts,
     fisher,
-    harmonic,
+    inverse_roots,
     lower_add_one,
     simes,
     sorted_columns,
@@ -70,14 +71,15 @@ def layer_statistics(channels: Tensor, features: Tensor, form: str) -> Tensor:
 def atypicality(channels: Tensor, layers: Tensor, features: Tensor, form: str) -> Tensor:
     """Return one number a row from its layers' p-values: levels 2 and F of Algorithm 2; large is atypical.
 
-    The calibrated form adds up 1/p instead of −2 log p. A layer's p-value cannot fall below 1/(n + 1), and Fisher's sum
-    hides one such layer among several ordinary ones: on a plain bAbI model every masked row was outside anything the
-    embedding layer had seen, and between 2 % and 23 % of the rows passed, from one split to the next; none does now.
+    The calibrated form adds up p^(−½) instead of −2 log p. A layer's p-value cannot fall below 1/(n + 1), and Fisher's
+    sum hides one such layer among several ordinary ones: on a plain bAbI model every row with a tenth of its tokens
+    masked was outside anything the embedding layer had seen, and Fisher let up to 23 % pass. The harmonic mean, 1/p,
+    catches them too, but loses where many layers are a little atypical (SST2, all masked: 91 against 98 %).
     """
     statistics = layer_statistics(channels, features, form)
     if form == "paper":
         return fisher(two_sided(layers, statistics).T)
-    return harmonic(lower_add_one(layers, statistics).T)
+    return inverse_roots(lower_add_one(layers, statistics).T)
 
 
 def fit_reference(describe: Tensor, calibrate: Tensor, form: str) -> Reference:

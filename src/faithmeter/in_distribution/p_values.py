@@ -1,4 +1,4 @@
-"""P-values from sorted columns, and how many become one: empirical CDFs, Simes, Fisher, the harmonic mean."""
+"""P-values from sorted columns, and how many become one: empirical CDFs, Simes, Fisher, inverse roots."""
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ def fisher(p_values: Tensor) -> Tensor:
     return _sum_in_order(-2 * torch.log(p_values.double() + 1e-8))
 
 
-def harmonic(p_values: Tensor) -> Tensor:
-    """Return Σ 1/p over the last dimension, the inverse of Wilson's (2019) harmonic mean p-value; large is atypical."""
-    return _sum_in_order(1 / p_values.double())
+def inverse_roots(p_values: Tensor) -> Tensor:
+    """Return Σ p^(−½) over the last dimension: between Fisher's sum and the harmonic mean p-value (Wilson, 2019)."""
+    return _sum_in_order(p_values.double().rsqrt())
 
 
 def fisher_p_value(statistic: Tensor, count: int) -> Tensor:

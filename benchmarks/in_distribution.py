@@ -1,0 +1,116 @@
+"""Level and power of the in-distribution test on bAbI-1: a masked and a plain model, fresh rows, five resplits.
+
+    python benchmarks/in_distribution.py FOLDER        # trains FOLDER/masked-0 and FOLDER/plain-0 where missing
+
+Printed for every masking ratio, in per cent of fresh rows with p ≤ .05:
+level    random masking of the masked model: `calibrated` at the rows' own ratio, p_max, and the `paper` form
+power    a plain model's masked rows against its own unmasked rows; random words in place of mask tokens
+verdict  in how many of the resplits the whole split is rejected (random: at its ratio, anywhere: at every ratio)
+"""
+
+import argparse
+import dataclasses
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from faithmeter import DataSpec, Run, TrainingOptions, train
+from faithmeter.babi import generate
+from faithmeter.batch import Encoded
+from faithmeter.classifier import Classifier
+from faithmeter.in_distribution import (
+    MaSF,
+    at_any_step,
+    dataset_verdict,
+    fit_calibrated,
+    fit_paper,
+    masked_at_random,
+    step_features,
+)
+from faithmeter.masking import random_stream
+from faithmeter.training.strategy import masked_copy
+
+STEPS = range(11)
+WORDS, TESTED = 91, 92  # purposes of random streams
+Table = dict[str, list[list[float]]]
+
+
+def model(folder: Path, strategy: str, seed: int) -> Classifier:
+    """Return a trained model; train it first if it is not there."""
+    path = folder / f"{strategy}-{seed}"
+    if not path.exists():
+        train(path, DataSpec(task="babi-1"), "small", TrainingOptions(strategy=strategy, seed=seed))
+    return Run(path).classifier()
+
+
+def random_words(classifier: Classifier, encoded: Encoded) -> Encoded:
+    """Return the split with random words where tokens are masked."""
+    words = np.setdiff1d(np.arange(len(classifier.tokenizer)), classifier.tokenizer.all_special_ids)
+    drawn = random_stream(0, WORDS).choice(words, size=len(encoded.ids))
+    return dataclasses.replace(encoded, ids=np.where(encoded.masked, drawn, encoded.ids), masked=encoded.masked & False)
+
+
+def add(table: Table, name: str, masf: MaSF, features: torch.Tensor, lengths: torch.Tensor, step: int) -> None:
+    """Judge one split and note the shares of rows below 5 % and the verdict."""
+    p_values = masf.p_values(features, lengths, torch.arange(len(features)))
+    table[name][-1].append(float((masf.at_step(p_values, step) <= 0.05).double().mean()))
+    if masf.form == "paper":
+        return
+    verdict = dataset_verdict(masf, p_values, lengths, step)
+    table[f"{name}, verdict"][-1].append(float(verdict.random.rejected))
+    if len(masf.references) > 1:
+        table[f"{name}, p_max"][-1].append(float((at_any_step(p_values) <= 0.05).double().mean()))
+        table[f"{name}, verdict anywhere"][-1].append(float(verdict.anywhere.rejected))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0, help="model seed")
+    parser.add_argument("--rows", type=int, default=2000, help="validation rows")
+    parser.add_argument("--fresh", type=int, default=1000, help="tested rows")
+    parser.add_argument("--resplits", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    stories = generate(1, options.rows + options.fresh, seed=1000 + options.seed)
+    texts, questions = [" ".join(row["context"]) for row in stories], [row["question"] for row in stories]
+    masked, plain = (model(options.folder, strategy, options.seed) for strategy in ("masked", "plain"))
+    encoded = masked.encode(texts, questions)
+    lengths = torch.from_numpy(encoded.lengths)
+    features = list(step_features(masked, encoded, seed=TESTED))
+    words = [masked.features(random_words(masked, masked_at_random(encoded, k, (0, TESTED)))) for k in STEPS]
+    plain_features = list(step_features(plain, plain.encode(texts, questions), seed=TESTED))
+    as_in_training = masked.features(masked_copy(encoded, mask_context=False, seed=0))
+    as_in_training[::2] = features[0][::2]  # half of a mini-batch is not masked
+    table: Table = defaultdict(list)
+    for resplit in range(options.resplits):
+        order = torch.from_numpy(random_stream(resplit, TESTED).permutation(len(stories)))
+        reference, fresh = order[: options.rows], order[options.rows :]
+        calibrated = fit_calibrated((f[reference] for f in features), lengths[reference], seed=resplit)
+        own_unmasked = fit_calibrated([plain_features[0][reference]], lengths[reference], seed=resplit)
+        tests = (
+            ("calibrated, level", calibrated, features),
+            ("paper, level", fit_paper(as_in_training[reference]), features),
+            ("random words, power", calibrated, words),
+            ("plain model, power", own_unmasked, plain_features),
+        )
+        for name, _, _ in tests:
+            for suffix in ("", ", p_max", ", verdict", ", verdict anywhere"):
+                table[name + suffix].append([])
+        for name, masf, tested in tests:
+            for step in STEPS:
+                add(table, name, masf, tested[step][fresh], lengths[fresh], step)
+    print(f"{'masking ratio':40}" + "".join(f"{10 * step:6}" for step in STEPS))
+    for name, resplits in table.items():
+        if resplits[0]:
+            print(f"{name:40}" + "".join(f"{100 * share:6.1f}" for share in np.mean(resplits, axis=0)))
+
+
+if __name__ == "__main__":
+    main()
