@@ -1,0 +1,160 @@
+"""Check, measure and explain on a small trained run."""
+
+import json
+import shutil
+import sys
+
+import pyarrow.parquet
+import pytest
+import torch
+from conftest import sentiment_rows
+
+from faithmeter import DataSpec, InputError, Run, TrainingOptions, cli, train
+from faithmeter.jobs import MeasureOptions, check, explain, measure
+from faithmeter.progress import Silent
+
+CHEAP = ("grad-l2", "loo-signed", "loo-abs")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    rows = "".join(json.dumps(row) + "\n" for row in sentiment_rows(400))
+    (folder / "reviews.jsonl").write_text(rows)
+    options = TrainingOptions(epochs=6, curriculum=False, learning_rate=2e-3, batch_size=16)
+    train(folder / "run", DataSpec(data=str(folder / "reviews.jsonl")), "small", options)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return Run(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def measured(trained, tmp_path_factory):
+    path = shutil.copytree(trained, tmp_path_factory.mktemp("measured") / "run")
+    check(path)
+    return measure(path, MeasureOptions(measures=CHEAP, rows=40, random_runs=3))
+
+
+def test_a_run_without_its_check_is_not_measured_unless_told(run):
+    with pytest.raises(InputError, match=r"no in-distribution test.*faithmeter check .*--without-check"):
+        measure(run.path)
+    measure(run.path, MeasureOptions(measures=("loo-signed",), rows=5, random_runs=1, without_check=True))
+    assert any(row["kind"] == "acu" for row in run.results)
+
+
+def test_check_judges_every_ratio_and_warns_of_few_rows(run):
+    said = []
+    reporter = Silent()
+    reporter.warn = said.append
+    verdicts = check(run.path, reporter=reporter)
+    assert [verdict.step for verdict in verdicts] == list(range(11))
+    assert "64 validation rows" in said[0]
+    assert {row["masking_ratio"] for row in run.results if row["kind"] == "check_p_value"} == {
+        k / 10 for k in range(11)
+    }
+    assert run.checked
+
+
+def test_explanations_that_find_the_telling_word_are_more_faithful_than_random(measured):
+    racu = {row["measure"]: row["value"] for row in measured.results if row["kind"] == "racu"}
+    assert racu["loo-abs"] > 0.3
+    assert racu["loo-signed"] > 0.3
+
+
+def test_every_observation_has_a_number_of_its_own(measured):
+    table = pyarrow.parquet.read_table(measured.path / "observations.parquet").to_pandas()
+    assert set(table["measure"]) == set(CHEAP)
+    assert (table.groupby("measure").size() == 40).all()
+    assert table["row"].isin(range(80)).all()
+
+
+class StopAfter(Silent):
+    def __init__(self, texts):
+        self.left = texts
+
+    def bar(self, title, total):
+        from contextlib import contextmanager
+
+        @contextmanager
+        def bar():
+            yield self.advance
+
+        return bar()
+
+    def advance(self, done):
+        self.left -= done
+        if self.left <= 0:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_measurement_ends_in_the_same_rows(run, monkeypatch):
+    monkeypatch.setattr("faithmeter.jobs.measuring.TOKENS_AT_ONCE", 60)
+    options = MeasureOptions(measures=CHEAP, rows=30, random_runs=2, without_check=True)
+    other = shutil.copytree(run.path, run.path.with_name("other"))
+
+    def untimed(results):
+        return [row for row in results if row["kind"] != "seconds_per_text"]
+
+    measure(other, options)
+    with pytest.raises(KeyboardInterrupt):
+        measure(run.path, options, reporter=StopAfter(75))
+    assert not any(row["kind"] == "acu" for row in run.results)
+    measure(run.path, options)
+    assert untimed(run.results) == untimed(Run(other).results)
+    files = [(path / "observations.parquet") for path in (run.path, other)]
+    assert pyarrow.parquet.read_table(files[0]).equals(pyarrow.parquet.read_table(files[1]))
+
+
+def test_other_settings_are_not_mixed_with_stored_measurements(run):
+    measure(run.path, MeasureOptions(measures=("loo-abs",), rows=5, random_runs=1, without_check=True))
+    with pytest.raises(InputError, match="another target"):
+        measure(run.path, MeasureOptions(measures=("loo-abs",), rows=5, target="predicted", without_check=True))
+
+
+def test_a_function_of_the_users_own_is_measured_like_any_other(run):
+    def longest_first(classifier, batch, targets, seed):
+        return torch.arange(batch.maskable.shape[1]).expand(batch.maskable.shape).float()
+
+    options = MeasureOptions(measures=(longest_first, "loo-abs"), rows=20, random_runs=2, without_check=True)
+    measure(run.path, options)
+    acu = {row["measure"]: row["value"] for row in run.results if row["kind"] == "acu"}
+    assert acu["loo-abs"] > acu["longest_first"]
+
+
+def test_explain_takes_the_most_faithful_measure_and_tests_it(measured):
+    (found,) = explain(measured.path, ["good film story plot"])
+    acu = {row["measure"]: row["value"] for row in measured.results if row["kind"] == "acu"}
+    assert found.measure == max(acu, key=acu.get)
+    assert found.predicted == "positive"
+    assert max(found.words, key=lambda word: abs(word.importance)).text == "good"
+    assert 0 <= found.p_value <= 1
+
+
+def test_explain_refuses_what_does_not_fit_the_model(measured):
+    with pytest.raises(InputError, match="takes single texts"):
+        explain(measured.path, ["good"], ["a film"])
+    with pytest.raises(InputError, match=r"no class 'positve'.*Did you mean 'positive'"):
+        explain(measured.path, ["good"], target="positve")
+    with pytest.raises(InputError, match="Did you mean 'loo-signed'"):
+        explain(measured.path, ["good"], measure="loo-sined")
+
+
+def test_the_command_line_explains_for_people_and_machines(measured, monkeypatch, capsys, tmp_path):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["faithmeter", *map(str, arguments)])
+        cli.main()
+        return capsys.readouterr().out
+
+    printed = call("explain", measured.path, "good film [bold]story")
+    assert "good film [bold]story" in printed
+    assert "ACU" in printed
+    (tmp_path / "texts.txt").write_text("good film\n\nbad plot\n")
+    rows = [
+        json.loads(line)
+        for line in call("explain", measured.path, "--file", tmp_path / "texts.txt", "--json").splitlines()
+    ]
+    assert [row["predicted"] for row in rows] == ["positive", "negative"]
+    assert {"text", "start", "end", "importance"} == set(rows[0]["words"][0])
