@@ -93,7 +93,7 @@ class Classifier:
 
     @property
     def tokens_per_pass(self) -> int:
-        """How many tokens a pass over many variants of few texts takes at once."""
+        """How many tokens go through the model at once: on a CPU few, so that they stay in its caches."""
         return min(self.tokens_per_batch, TOKENS_PER_CPU_PASS) if self.device.type == "cpu" else self.tokens_per_batch
 
     @property
@@ -235,7 +235,7 @@ class Classifier:
         device = self.device
         logits = torch.zeros(len(encoded), self.model.config.num_labels, device=device)
         with evaluating(self.model), torch.inference_mode():
-            for number, batch in enumerate(encoded.batches(self.tokens_per_batch)):
+            for number, batch in enumerate(encoded.batches(self.tokens_per_pass)):
                 if number % share[1] == share[0]:
                     logits[batch.rows.to(device)] = self.logits(batch.to(device))
                 if progress is not None:
@@ -249,7 +249,7 @@ class Classifier:
         RoBERTa-base (13 × 768). `progress` is told the number of rows done after each batch.
         """
         features = torch.zeros(0)
-        for batch in encoded.batches(self.tokens_per_batch):
+        for batch in encoded.batches(self.tokens_per_pass):
             found = self.predict_with_features(batch)[1]
             if not len(features):
                 features = torch.empty(len(encoded), *found.shape[1:])
