@@ -100,7 +100,7 @@ def quickstart(
     seed: Annotated[int, typer.Option(help="Seed of the model's weights and masks.")] = 0,
     data_seed: Annotated[int, typer.Option(help="Seed of the generated data and of splits.")] = 0,
 ) -> None:
-    """Train a faithfulness measurable model offline, in about a minute: bAbI-1 and a small encoder."""
+    """Train, check and measure offline, in a few minutes: bAbI-1, a small encoder, nine importance measures."""
     path = run or _free_path(Path("runs") / ("quickstart-sentiment" if sentiment else "quickstart"))
     jobs = _jobs()
     if sentiment:
@@ -110,7 +110,13 @@ def quickstart(
     else:
         data, model, options = jobs.DataSpec(task="babi-1", seed=data_seed), "small", jobs.TrainingOptions(seed=seed)
         console.print(f"Masked fine-tuning of a small encoder on generated bAbI-1 questions, into {path}.")
-    _print_performance(jobs.train(path, data, model, options, reporter=Terminal(console)))
+    reporter = Terminal(console)
+    _print_performance(jobs.train(path, data, model, options, reporter=reporter))
+    console.print("\nIs masking in-distribution for this model?")
+    _print_check(jobs.check(path, reporter=reporter))
+    console.print("\nWhich importance measure is faithful to it?")
+    options = jobs.MeasureOptions(rows=200, beam_rows=50)
+    _print_faithfulness(jobs.measure(path, options, reporter=reporter))
 
 
 def _free_path(path: Path) -> Path:
@@ -322,7 +328,7 @@ def _print_performance(run: "Run") -> None:
 
 
 def _print_check(verdicts: "list[Verdict]") -> None:
-    table = Table(title="Is masking in-distribution?", box=None)
+    table = Table(title="Is masking in-distribution?", title_justify="left", box=None)
     for column in ("tokens masked", "rows below 5 %", "rows out of distr.", "p-value", "Simes p-value (paper)"):
         table.add_column(column, justify="right")
     for verdict in verdicts:
