@@ -21,9 +21,11 @@ ROOMS = (
 
 def test_the_public_names_are_these():
     assert set(faithmeter.__all__) == {
-        "METRICS", "TASKS", "Batch", "Classifier", "DataSpec", "Encoded", "InputError", "Result", "Run", "Splits",
-        "Task", "TrainingConfig", "TrainingOptions", "fine_tune", "load_classifier", "load_splits",
-        "majority_performance", "performance", "resume", "small_classifier", "train",
+        "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Batch", "Classifier", "DataSpec", "Encoded", "Explanation",
+        "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "Run", "Splits", "Task",
+        "TrainingConfig", "TrainingOptions", "as_measure", "check", "explain", "explain_texts", "fine_tune",
+        "load_classifier", "load_splits", "majority_performance", "measure", "performance", "resume",
+        "small_classifier", "train",
     }  # fmt: skip
     assert all(hasattr(faithmeter, name) for name in faithmeter.__all__)
     assert {name for names in faithmeter._ROOMS.values() for name in names} == set(faithmeter.__all__)

@@ -8,7 +8,10 @@ if TYPE_CHECKING:
     from faithmeter.classifier import Classifier, load_classifier
     from faithmeter.data import DataSpec, Splits, load_splits
     from faithmeter.errors import InputError
-    from faithmeter.jobs import TrainingOptions, resume, train
+    from faithmeter.explanation import Explanation, explain_texts
+    from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
+    from faithmeter.in_distribution import MaSF
+    from faithmeter.jobs import MeasureOptions, TrainingOptions, check, explain, measure, resume, train
     from faithmeter.performance import METRICS, majority_performance, performance
     from faithmeter.results import Result
     from faithmeter.run import Run
@@ -19,23 +22,33 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "IMPORTANCE_MEASURES",
     "METRICS",
     "TASKS",
     "Batch",
     "Classifier",
     "DataSpec",
     "Encoded",
+    "Explanation",
+    "ImportanceMeasure",
     "InputError",
+    "MaSF",
+    "MeasureOptions",
     "Result",
     "Run",
     "Splits",
     "Task",
     "TrainingConfig",
     "TrainingOptions",
+    "as_measure",
+    "check",
+    "explain",
+    "explain_texts",
     "fine_tune",
     "load_classifier",
     "load_splits",
     "majority_performance",
+    "measure",
     "performance",
     "resume",
     "small_classifier",
@@ -43,17 +56,55 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "batch": ("Batch", "Encoded"),
-    "classifier": ("Classifier", "load_classifier"),
-    "data": ("DataSpec", "Splits", "load_splits"),
+    "batch": (
+        "Batch",
+        "Encoded",
+    ),
+    "classifier": (
+        "Classifier",
+        "load_classifier",
+    ),
+    "data": (
+        "DataSpec",
+        "Splits",
+        "load_splits",
+    ),
     "errors": ("InputError",),
-    "jobs": ("TrainingOptions", "resume", "train"),
-    "performance": ("METRICS", "majority_performance", "performance"),
+    "explanation": (
+        "Explanation",
+        "explain_texts",
+    ),
+    "importance": (
+        "IMPORTANCE_MEASURES",
+        "ImportanceMeasure",
+        "as_measure",
+    ),
+    "in_distribution": ("MaSF",),
+    "jobs": (
+        "MeasureOptions",
+        "TrainingOptions",
+        "check",
+        "explain",
+        "measure",
+        "resume",
+        "train",
+    ),
+    "performance": (
+        "METRICS",
+        "majority_performance",
+        "performance",
+    ),
     "results": ("Result",),
     "run": ("Run",),
     "small_encoder": ("small_classifier",),
-    "tasks": ("TASKS", "Task"),
-    "training": ("TrainingConfig", "fine_tune"),
+    "tasks": (
+        "TASKS",
+        "Task",
+    ),
+    "training": (
+        "TrainingConfig",
+        "fine_tune",
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from faithmeter.batch import TEXT, Batch
 from faithmeter.classifier import Classifier
 from faithmeter.faithfulness.curves import area_between_curves, masking_walk
-from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure
+from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
 from faithmeter.in_distribution import MaSF, at_any_step, simes
 
 RANDOM_RUNS = 5
@@ -60,12 +60,17 @@ def explain_texts(
     texts: Sequence[str],
     contexts: Sequence[str] | None = None,
     *,
-    measure: ImportanceMeasure,
+    measure: str | Explain | ImportanceMeasure,
     target: str = "predicted",
     masf: MaSF | None = None,
     seed: int = 0,
 ) -> list[Explanation]:
-    """Explain texts one by one; `target` is `predicted` or the name of the class whose logit is explained."""
+    """Explain texts one by one; `target` is `predicted` or the name of the class whose logit is explained.
+
+    Needs no run: `explain_texts(Classifier(model, tokenizer), texts, measure="loo-signed")` takes a transformers model
+    and tokenizer that you have, and leaves them as they were.
+    """
+    measure = as_measure(measure)
     encoded = classifier.encode(texts, contexts)
     explanations = []
     for row, text in enumerate(texts):
