@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from faithmeter import cli
 from faithmeter.classifier import Classifier, attention_implementation
 from faithmeter.small_encoder import small_classifier
 
@@ -54,6 +56,23 @@ def write(tmp_path):
         return path
 
     return write_rows
+
+
+@pytest.fixture
+def faithmeter(monkeypatch, capsys):
+    """Call the command line in this process; return its exit code and what it printed."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["faithmeter", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as exit_:
+            code = exit_.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return call
 
 
 def sentiment_rows(count: int, seed: int = 0) -> list[dict]:

@@ -13,28 +13,11 @@ import pytest
 import transformers
 from conftest import random_classifier, sentiment_rows
 
-from faithmeter import METRICS, Run, cli
+from faithmeter import METRICS, Run
 from faithmeter.training.loop import PRECISIONS
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
 
 QUICK = ("--epochs", "3", "--no-curriculum", "--batch-size", "16")
-
-
-@pytest.fixture
-def faithmeter(monkeypatch, capsys):
-    """Call the command line in this process; return its exit code and what it printed."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["faithmeter", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as exit_:
-            code = exit_.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out + captured.err
-
-    return call
 
 
 def test_tasks_lists_every_task_for_people_and_machines(faithmeter):

@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import sys
 
 import pyarrow.parquet
 import pytest
 import torch
 from conftest import sentiment_rows
 
-from faithmeter import DataSpec, InputError, Run, TrainingOptions, cli, train
+from faithmeter import DataSpec, InputError, Run, TrainingOptions, train
 from faithmeter.jobs import MeasureOptions, check, explain, measure
 from faithmeter.progress import Silent
 
@@ -142,19 +141,27 @@ def test_explain_refuses_what_does_not_fit_the_model(measured):
         explain(measured.path, ["good"], measure="loo-sined")
 
 
-def test_the_command_line_explains_for_people_and_machines(measured, monkeypatch, capsys, tmp_path):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["faithmeter", *map(str, arguments)])
-        cli.main()
-        return capsys.readouterr().out
-
-    printed = call("explain", measured.path, "good film [bold]story")
+def test_the_command_line_explains_for_people_and_machines(measured, faithmeter, tmp_path):
+    _, printed = faithmeter("explain", measured.path, "good film [bold]story")
     assert "good film [bold]story" in printed
     assert "ACU" in printed
     (tmp_path / "texts.txt").write_text("good film\n\nbad plot\n")
-    rows = [
-        json.loads(line)
-        for line in call("explain", measured.path, "--file", tmp_path / "texts.txt", "--json").splitlines()
-    ]
+    _, printed = faithmeter("explain", measured.path, "--file", tmp_path / "texts.txt", "--json")
+    rows = [json.loads(line) for line in printed.splitlines()]
     assert [row["predicted"] for row in rows] == ["positive", "negative"]
     assert {"text", "start", "end", "importance"} == set(rows[0]["words"][0])
+
+
+def test_the_command_line_checks_and_measures(run, faithmeter):
+    code, printed = faithmeter("measure", run.path)
+    assert (code, "faithmeter check" in printed) == (2, True)
+    code, printed = faithmeter("check", run.path)
+    assert code == 0
+    assert "the most doubtful ratio" in printed
+    code, printed = faithmeter(
+        "measure", run.path, "--measures", "grad-l2, loo-abs", "--rows", "10", "--random-runs", "2"
+    )
+    assert code == 0, printed
+    assert printed.index("RACU") < printed.index("loo-abs")
+    code, printed = faithmeter("check", run.path)
+    assert (code, "was measured with the test it has" in printed) == (2, True)
