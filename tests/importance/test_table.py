@@ -43,7 +43,7 @@ def test_importance_is_one_finite_number_a_maskable_token_and_zero_elsewhere(mea
     assert not importance.requires_grad
     assert importance.isfinite().all()
     assert (importance[~batch.maskable] == 0).all()
-    assert (importance[batch.maskable & ~batch.masked] != 0).float().mean() > 0.9
+    assert (importance[batch.maskable & ~batch.masked] != 0).float().mean() > 0.5
 
 
 @EVERY_ARCHITECTURE
