@@ -185,7 +185,8 @@ class Classifier:
             for batch in encoded.batches(self.tokens_per_batch):
                 found = self.logits_and_features(batch.to(device))[1].cpu()
                 if not len(features):
-                    features = torch.empty(len(encoded), *found.shape[1:])
+                    with torch.inference_mode(False):  # a tensor that its reader may change
+                        features = torch.empty(len(encoded), *found.shape[1:])
                 features[batch.rows] = found
                 if progress is not None:
                     progress(len(batch))
