@@ -12,7 +12,7 @@ from faithmeter.batch import Encoded
 from faithmeter.classifier import Classifier, load_classifier, unmaskable_rows
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
-from faithmeter.masking import random_count_mask, random_stream
+from faithmeter.in_distribution import masked_at_random
 from faithmeter.performance import majority_performance, performance, require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.results import Result
@@ -20,7 +20,7 @@ from faithmeter.run import Run, RunConfig, refuse_existing
 from faithmeter.small_encoder import SMALL, small_classifier
 from faithmeter.training import TrainingConfig, fine_tune
 
-TESTED_RATIOS = (0, 5, 10)  # tenths of the maskable tokens
+DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, and how many random choices of them
 EVALUATE = 5  # purpose of a random stream
 
 
@@ -173,18 +173,19 @@ def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter:
 def masked_performance(
     classifier: Classifier, test: Encoded, metric: str, seed: int, reporter: Reporter
 ) -> list[Result]:
-    """Return the performance with none, half and all of the maskable tokens masked at random."""
+    """Return the performance with none, half and all of the maskable tokens masked at random.
+
+    Half of the tokens can be chosen in many ways, so that number is the mean of several draws.
+    """
     results = []
-    with reporter.bar("Testing", len(TESTED_RATIOS) * len(test)) as advance:
-        for step in TESTED_RATIOS:
-            masked = test.masked_by(
-                lambda row, maskable, step=step: random_count_mask(  # type: ignore[misc]
-                    maskable, step, 10, random_stream(seed, EVALUATE, row)
-                )
-            )
-            predicted = classifier.predict(masked, progress=advance).argmax(dim=-1).cpu().numpy()
-            value = performance(metric, test.labels, predicted)
-            results.append(Result("performance", value, metric, "test", step / 10, len(test)))
+    with reporter.bar("Testing", sum(DRAWS.values()) * len(test)) as advance:
+        for step, draws in DRAWS.items():
+            values = []
+            for draw in range(draws):
+                masked = masked_at_random(test, step, (seed, EVALUATE, draw))
+                predicted = classifier.predict(masked, progress=advance).argmax(dim=-1).cpu().numpy()
+                values.append(performance(metric, test.labels, predicted))
+            results.append(Result("performance", sum(values) / draws, metric, "test", step / 10, len(test)))
     return results
 
 
