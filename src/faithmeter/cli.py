@@ -116,7 +116,7 @@ def quickstart(
     console.print("\nIs masking in-distribution for this model?")
     _print_check(jobs.check(path, reporter=reporter))
     console.print("\nWhich importance measure is faithful to it?")
-    options = jobs.MeasureOptions(rows=200, beam_rows=50)
+    options = jobs.MeasureOptions(rows=200, beam_rows=10)
     _print_faithfulness(jobs.measure(path, options, reporter=reporter))
 
 
@@ -329,9 +329,9 @@ def _print_performance(run: "Run") -> None:
 
 
 def _print_check(verdicts: "list[Verdict]") -> None:
-    table = Table(title="Is masking in-distribution?", title_justify="left", box=None)
-    for column in ("tokens masked", "rows below 5 %", "rows out of distr.", "p-value", "Simes p-value (paper)"):
-        table.add_column(column, justify="right")
+    table = Table(box=None)
+    for column in ("tokens masked", "rows below 5 %", "rows out of distr.", "p-value", "Simes p"):
+        table.add_column(column, justify="right", no_wrap=True)
     for verdict in verdicts:
         table.add_row(
             f"{10 * verdict.step} %",
@@ -361,27 +361,28 @@ def _print_check(verdicts: "list[Verdict]") -> None:
 
 def _print_faithfulness(run: "Run") -> None:
     rows = run.results
+    table = Table(box=None)
+    for column in ("measure", "ACU, 95 % interval", "RACU, 95 % interval", "s/text", "out of distr.", "texts"):
+        table.add_column(column, justify="left" if column == "measure" else "right", no_wrap=True)
     found = sorted((row for row in rows if row["kind"] == "acu"), key=lambda row: -row["value"])
-    table = Table(title="Faithfulness: how much faster performance falls than under random masking", box=None)
-    for column in ("measure", "ACU", "95 % interval", "RACU", "95 % interval", "seconds a text", "rows out of distr."):
-        table.add_column(column, justify="left" if column == "measure" else "right")
-    for row in found:
-        of = {r["kind"]: r for r in rows if r["measure"] == row["measure"] and r["masking_ratio"] is None}
-        out = [r["value"] for r in rows if r["kind"] == "share_out_of_distribution" and r["measure"] == row["measure"]]
+    for acu in found:
+        own = [row for row in rows if row["measure"] == acu["measure"]]
+        racu, seconds = (next(row for row in own if row["kind"] == kind) for kind in ("racu", "seconds_per_text"))
+        out = [row["value"] for row in own if row["kind"] == "share_out_of_distribution"]
         table.add_row(
-            row["measure"],
-            f"{row['value']:.3f}",
-            _interval(row),
-            _number(of["racu"]["value"]),
-            _interval(of["racu"]),
-            f"{of['seconds_per_text']['value']:.4f}",
-            f"at most {100 * max(out):.1f} %" if out else "not tested",
+            acu["measure"],
+            _with_interval(acu),
+            _with_interval(racu),
+            f"{seconds['value']:.3f}",
+            f"{100 * max(out):.1f} %" if out else "not tested",
+            str(acu["n"]),
         )
     console.print(table)
     spread = next(row["value"] for row in rows if row["kind"] == "random_spread")
     console.print(
-        f"Intervals are over {found[0]['over']} ({found[0]['n']}). The baseline is the mean of the random runs; "
-        f"one of them wanders about it by ±{spread:.3f} in ACU.",
+        "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
+        f"fall. Intervals over {found[0]['over']}. Out of distr.: largest share of rows at any step. The baseline is the "
+        f"mean of the random runs; one of them wanders about it by ±{spread:.3f} in ACU.",
         soft_wrap=True,
     )
 
@@ -390,8 +391,9 @@ def _number(value: float | None) -> str:
     return "none" if value is None or value != value else f"{value:.3f}"
 
 
-def _interval(row: dict[str, Any]) -> str:
-    return "none" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+def _with_interval(row: dict[str, Any]) -> str:
+    interval = "" if row["low"] is None else f" ({row['low']:.2f} to {row['high']:.2f})"
+    return f"{_number(row['value'])}{interval}"
 
 
 def _print_explanation(explanation: "Explanation", tokens: bool) -> None:
