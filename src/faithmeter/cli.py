@@ -362,7 +362,7 @@ def _print_check(verdicts: "list[Verdict]") -> None:
 def _print_faithfulness(run: "Run") -> None:
     rows = run.results
     table = Table(box=None)
-    for column in ("measure", "ACU, 95 % interval", "RACU, 95 % interval", "s/text", "out of distr.", "texts"):
+    for column in ("measure", "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "texts"):
         table.add_column(column, justify="left" if column == "measure" else "right", no_wrap=True)
     found = sorted((row for row in rows if row["kind"] == "acu"), key=lambda row: -row["value"])
     for acu in found:
@@ -374,15 +374,15 @@ def _print_faithfulness(run: "Run") -> None:
             _with_interval(acu),
             _with_interval(racu),
             f"{seconds['value']:.3f}",
-            f"{100 * max(out):.1f} %" if out else "not tested",
+            f"{100 * max(out):.1f} %" if out else "?",
             str(acu["n"]),
         )
     console.print(table)
     spread = next(row["value"] for row in rows if row["kind"] == "random_spread")
     console.print(
         "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
-        f"fall. Intervals over {found[0]['over']}. Out of distr.: largest share of rows at any step. The baseline is the "
-        f"mean of the random runs; one of them wanders about it by ±{spread:.3f} in ACU.",
+        f"fall. Intervals over {found[0]['over']}. OOD: largest share of out-of-distribution rows at any step. The "
+        f"baseline is the mean of the random runs; one of them wanders about it by ±{spread:.3f} in ACU.",
         soft_wrap=True,
     )
 
@@ -392,7 +392,7 @@ def _number(value: float | None) -> str:
 
 
 def _with_interval(row: dict[str, Any]) -> str:
-    interval = "" if row["low"] is None else f" ({row['low']:.2f} to {row['high']:.2f})"
+    interval = "" if row["low"] is None else f" ({row['low']:.2f} – {row['high']:.2f})"
     return f"{_number(row['value'])}{interval}"
 
 
