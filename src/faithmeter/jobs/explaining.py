@@ -14,9 +14,14 @@ DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where not
 
 
 def most_faithful(run: Run) -> str | None:
-    """Return the measure with the largest ACU on this run; None where `measure` has not been run."""
-    rows = [row for row in run.results if row["kind"] == "acu" and row["measure"] != "random"]
-    return max(rows, key=lambda row: row["value"])["measure"] if rows else None
+    """Return the measure whose ACU is surely the largest on this run; None where `measure` has not been run.
+
+    By the lower end of its interval, so that a measure does not win by having been measured on a few texts only.
+    """
+    rows = [row for row in run.results if row["kind"] == "acu"]
+    if not rows:
+        return None
+    return str(max(rows, key=lambda row: row["value"] if row["low"] is None else row["low"])["measure"])
 
 
 def explain(
