@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
+from inspect import ismodule
 from pathlib import Path
 
 import faithmeter
@@ -24,11 +26,17 @@ def test_the_public_names_are_these():
         "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Batch", "Classifier", "DataSpec", "Encoded", "Explanation",
         "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "Run", "Splits", "Task",
         "TrainingConfig", "TrainingOptions", "as_measure", "check", "explain", "explain_texts", "fine_tune",
-        "load_classifier", "load_splits", "majority_performance", "measure", "performance", "resume",
+        "load_classifier", "load_splits", "majority_performance", "measure", "resume",
         "small_classifier", "train",
     }  # fmt: skip
     assert all(hasattr(faithmeter, name) for name in faithmeter.__all__)
     assert {name for names in faithmeter._ROOMS.values() for name in names} == set(faithmeter.__all__)
+
+
+def test_no_public_name_is_hidden_by_a_room_of_the_same_name():
+    for room in faithmeter._ROOMS:
+        import_module(f"faithmeter.{room}")
+    assert not [name for name in faithmeter.__all__ if ismodule(getattr(faithmeter, name))]
 
 
 def test_the_help_is_there_without_loading_torch():

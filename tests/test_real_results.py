@@ -2,7 +2,8 @@
 
 import pytest
 
-from faithmeter import DataSpec, Run, TrainingOptions, load_splits, performance, train
+from faithmeter import DataSpec, Run, TrainingOptions, load_splits, train
+from faithmeter.performance import performance
 from faithmeter.results import find
 
 

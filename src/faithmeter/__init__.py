@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
     from faithmeter.in_distribution import MaSF
     from faithmeter.jobs import MeasureOptions, TrainingOptions, check, explain, measure, resume, train
-    from faithmeter.performance import METRICS, majority_performance, performance
+    from faithmeter.performance import METRICS, majority_performance
     from faithmeter.results import Result
     from faithmeter.run import Run
     from faithmeter.small_encoder import small_classifier
@@ -49,7 +49,6 @@ __all__ = [
     "load_splits",
     "majority_performance",
     "measure",
-    "performance",
     "resume",
     "small_classifier",
     "train",
@@ -92,7 +91,6 @@ _ROOMS = {
     "performance": (
         "METRICS",
         "majority_performance",
-        "performance",
     ),
     "results": ("Result",),
     "run": ("Run",),
