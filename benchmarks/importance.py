@@ -19,6 +19,7 @@ from torch import Tensor
 
 from faithmeter.batch import Batch, Encoded
 from faithmeter.classifier import Classifier, load_classifier
+from faithmeter.data import DataSpec, load_splits
 from faithmeter.importance import IMPORTANCE_MEASURES
 
 SENTENCES = Path(__file__).resolve().parents[2] / "shared" / "data" / "sst2" / "validation.jsonl.gz"
@@ -118,6 +119,14 @@ def base_shaped(classifier: Classifier) -> Classifier:
     return Classifier(model.eval(), classifier.tokenizer)
 
 
+def sentences(file: Path) -> list[str]:
+    """Return the sentences of a file, or film reviews from their package where there is no such file."""
+    if not file.exists():
+        return list(load_splits(DataSpec(task="rotten-tomatoes")).test["text"])
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        return [json.loads(line)["sentence"] for line in lines]
+
+
 def main() -> None:
     """Print and store the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -128,9 +137,7 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    with gzip.open(options.data, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file][: options.sentences]
-    texts = [row.get("sentence", row.get("text")) for row in rows]
+    texts = sentences(options.data)[: options.sentences]
     classifier = load_classifier("minilm", ("negative", "positive"))
     classifier.model.eval()
     encoded = classifier.encode(texts)
