@@ -8,13 +8,13 @@ import argparse
 import gzip
 import json
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import transformers
 from captum.attr import FeatureAblation, IntegratedGradients
+from timing import cpu_seconds, matmul_peak
 from torch import Tensor
 
 from faithmeter.batch import Batch, Encoded
@@ -23,20 +23,6 @@ from faithmeter.data import DataSpec, load_splits
 from faithmeter.importance import IMPORTANCE_MEASURES
 
 SENTENCES = Path(__file__).resolve().parents[2] / "shared" / "data" / "sst2" / "validation.jsonl.gz"
-
-
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """Return the CPU time of one call."""
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
-def matmul_peak() -> float:
-    """Return the machine's own single-core peak in floating point operations a second: square float32 products."""
-    a = torch.rand(1024, 1024)
-    a @ a
-    return max(2 * 1024**3 / cpu_seconds(lambda: a @ a) for _ in range(5))
 
 
 def explain(name: str, classifier: Classifier, encoded: Encoded) -> Tensor:

@@ -7,30 +7,15 @@ median of the rounds' ratios is printed. Run with `make bench`.
 import json
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import transformers
+from timing import cpu_seconds, matmul_peak
 
 from faithmeter import DataSpec, TrainingConfig, fine_tune, load_classifier, load_splits
 
 ROUNDS, TRAIN_ROWS, TEST_ROWS, BATCH = 3, 256, 512, 16
-
-
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """Return the CPU time of one call."""
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
-def matmul_peak() -> float:
-    """Return the machine's own single-core peak in floating point operations a second: square float32 products."""
-    a = torch.rand(1024, 1024)
-    a @ a
-    return max(2 * 1024**3 / cpu_seconds(lambda: a @ a) for _ in range(5))
 
 
 def main() -> None:
