@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faithmeter.masking import masked_count, random_count_mask, random_ratio_mask, random_stream
+from faithmeter.masking import Purpose, masked_count, random_count_mask, random_ratio_mask, random_stream
 
 booleans = st.lists(st.booleans(), max_size=600).map(lambda bits: np.array(bits, dtype=np.bool_))
 
@@ -45,3 +45,7 @@ def test_a_stream_belongs_to_its_keys_alone():
     assert random_stream(1, 2, 3).random() == random_stream(1, 2, 3).random()
     assert random_stream(1, 2, 3).random() != random_stream(1, 2, 4).random()
     assert random_stream(1, 2).random() != random_stream(1, 2, 1).random()
+
+
+def test_every_purpose_has_a_number_of_its_own():
+    assert len({int(purpose) for purpose in Purpose.__members__.values()}) == len(Purpose.__members__)

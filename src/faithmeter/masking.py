@@ -4,19 +4,37 @@ All randomness comes from `random_stream`: an explicit seed and the dataset row,
 never change a draw.
 """
 
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+STEPS = 10  # masking steps from 0 % to 100 %
+
+
+class Purpose(IntEnum):
+    """What random numbers are for. Each purpose has a stream of its own, so that no draw shares another's numbers."""
+
+    TRAIN_MASKS = 1
+    VALIDATION_MASKS = 2
+    TRAIN_ORDER = 3
+    DROPOUT = 4
+    EVALUATION_MASKS = 5
+    CHECK_MASKS = 6
+    MEASURED_ROWS = 7
+    RANDOM_IMPORTANCE = 11
+    REFERENCE_MASKS = 31
+    REFERENCE_HALVES = 32
+    TIES = 33
 
 
 def random_stream(*keys: int) -> np.random.Generator:
-    """Return the random numbers that belong to these keys (seed, purpose, epoch, row ...) and to no others."""
+    """Return the random numbers that belong to these keys (seed, `Purpose`, epoch, row ...) and to no others."""
     return np.random.default_rng(list(keys))
 
 
-def masked_count(maskable: int, step: int, steps: int = 10) -> int:
+def masked_count(maskable: int, step: int, steps: int = STEPS) -> int:
     """Return how many of `maskable` tokens are masked at a step, in whole numbers: int(0.7 * 90) is 62."""
     return maskable * step // steps
 

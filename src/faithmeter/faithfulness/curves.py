@@ -14,10 +14,10 @@ from torch import Tensor
 from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
 from faithmeter.importance import ImportanceMeasure
+from faithmeter.masking import STEPS
 from faithmeter.performance import Ints, weighted_performance
 from faithmeter.statistics import bca_interval, mean_interval
 
-STEPS = 10
 Floats = NDArray[np.float64]
 Interval = tuple[float, float] | None
 

@@ -5,9 +5,7 @@ from torch import Tensor
 
 from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
-from faithmeter.masking import random_stream
-
-CHANCE = 11  # the purpose of this stream: no other draw shares its numbers
+from faithmeter.masking import Purpose, random_stream
 
 
 def random_importance(_classifier: Classifier, batch: Batch, _targets: Tensor, seed: int) -> Tensor:
@@ -15,6 +13,6 @@ def random_importance(_classifier: Classifier, batch: Batch, _targets: Tensor, s
     importance = torch.zeros(batch.maskable.shape)
     for index, row in enumerate(batch.rows.tolist()):
         maskable = batch.maskable[index].cpu()
-        draws = random_stream(seed, CHANCE, row).random(int(maskable.sum()))
+        draws = random_stream(seed, Purpose.RANDOM_IMPORTANCE, row).random(int(maskable.sum()))
         importance[index, maskable] = torch.from_numpy(draws).float()
     return importance.to(batch.maskable.device)

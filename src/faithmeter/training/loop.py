@@ -19,14 +19,13 @@ from torch import Tensor, nn
 from faithmeter.batch import Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
-from faithmeter.masking import random_stream
+from faithmeter.masking import Purpose, random_stream
 from faithmeter.performance import majority_performance, performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.training import checkpoint
 from faithmeter.training.curriculum import LEARNT, STAGES, Position, mini_batches, stage_rows
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS, mask_for_training, masked_copy
 
-ORDER, DROPOUT = 3, 4  # purposes of random streams
 PRECISIONS = ("no", "fp16", "bf16")
 
 
@@ -153,12 +152,12 @@ class _Training:
         state, config = self.state, self.config
         started = time.perf_counter()
         epoch, position = state.epoch + 1, state.position
-        random = random_stream(config.seed, ORDER, epoch)
+        random = random_stream(config.seed, Purpose.TRAIN_ORDER, epoch)
         lengths = self.train.lengths
         rows = np.arange(len(self.train)) if position.finished else stage_rows(lengths, position.stage, random)
         batches = mini_batches(rows, lengths, config.batch_size, random)
         # dropout: the same numbers in this epoch whether or not the epochs before it ran in this process
-        torch.manual_seed(int(random_stream(config.seed, DROPOUT, epoch).integers(2**62)))
+        torch.manual_seed(int(random_stream(config.seed, Purpose.DROPOUT, epoch).integers(2**62)))
         title = f"Epoch {position.epochs + 1}/{config.epochs}" if position.finished else f"Stage {position.stage + 1}"
         loss, accuracy = self._pass(batches, epoch, title)
         state.epoch, state.position = epoch, position.after(accuracy)

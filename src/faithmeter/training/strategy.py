@@ -7,12 +7,11 @@ import numpy as np
 import torch
 
 from faithmeter.batch import TEXT, Batch, Encoded, Ints
-from faithmeter.masking import Mask, random_ratio_mask, random_stream
+from faithmeter.masking import Mask, Purpose, random_ratio_mask, random_stream
 
 # the share of each mini-batch that is masked: every k-th row for 1/k
 STRATEGIES: Mapping[str, int] = MappingProxyType({"plain": 0, "masked": 2, "only-masking": 1})
 VALIDATIONS = ("unmasked", "masked", "both")
-TRAIN, VALIDATE = 1, 2  # purposes of random streams
 
 
 def masked_positions(strategy: str, positions: Ints) -> Mask:
@@ -33,7 +32,7 @@ def mask_for_training(
         row = int(rows[index])
         sequence = encoded.sequence[encoded.offsets[row] : encoded.offsets[row + 1]]
         candidates = sequence >= TEXT if mask_context else sequence == TEXT
-        random = random_stream(seed, TRAIN, epoch, int(positions[index]), row)
+        random = random_stream(seed, Purpose.TRAIN_MASKS, epoch, int(positions[index]), row)
         masked[index, : len(sequence)] = torch.from_numpy(random_ratio_mask(candidates, random))
     return batch.with_masked(masked)
 
@@ -41,5 +40,6 @@ def mask_for_training(
 def masked_copy(encoded: Encoded, *, mask_context: bool, seed: int) -> Encoded:
     """Return a copy of a validation split with its masks drawn, once for all epochs."""
     return encoded.masked_by(
-        lambda row, maskable: random_ratio_mask(maskable, random_stream(seed, VALIDATE, row)), mask_context
+        lambda row, maskable: random_ratio_mask(maskable, random_stream(seed, Purpose.VALIDATION_MASKS, row)),
+        mask_context,
     )
