@@ -104,8 +104,12 @@ def test_bad_input_is_one_sentence_and_exit_code_2(faithmeter, tmp_path, argumen
     assert not (tmp_path / "run").exists()
 
 
-def test_a_bad_option_value_exits_with_2_too(faithmeter, tmp_path):
-    assert faithmeter("train", tmp_path / "run", "--epochs", "many")[0] == 2
+@pytest.mark.parametrize(
+    "option", [("--epochs", "many"), ("--seed", "-1"), ("--data-seed", "-1"), ("--train-rows", "0")]
+)
+def test_a_bad_option_value_exits_with_2_too(faithmeter, tmp_path, option):
+    assert faithmeter("train", tmp_path / "run", "--task", "babi-1", *option)[0] == 2
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_existing_directory_is_refused_and_left_alone(faithmeter, write, tmp_path):

@@ -9,7 +9,9 @@ from scipy import stats
 
 from faithmeter.errors import InputError
 from faithmeter.in_distribution import (
+    DatasetTest,
     MaSF,
+    Verdict,
     at_any_step,
     dataset_verdict,
     fisher,
@@ -18,6 +20,7 @@ from faithmeter.in_distribution import (
     masked_at_random,
     simes,
     step_features,
+    summary,
 )
 from faithmeter.in_distribution.masf import ROWS_NEEDED, fit_reference
 from faithmeter.in_distribution.p_values import (
@@ -341,3 +344,15 @@ def test_each_step_masks_exactly_so_many_tokens_and_tells_its_progress():
         assert not (masked.masked[span] & ~encoded.maskable[span]).any()
     everything = encoded.masked_by(lambda row, maskable: maskable)
     assert torch.equal(features[10], classifier.features(everything))
+
+
+def test_the_summary_counts_that_many_ratios_were_asked_about():
+    def verdict(step, p_value):
+        test = DatasetTest(rows=100, share_below=0.1, simes_p_value=1.0, count_p_value=p_value / 2, rank_p_value=1.0)
+        return Verdict(step, test, test)
+
+    # of eleven p-values the smallest must be below .05/11 = .0045
+    assert summary([verdict(k, 0.01 if k == 3 else 1.0) for k in range(11)]).startswith("Masking may be trusted")
+    rejected = summary([verdict(k, 0.001 if k == 3 else 1.0) for k in range(11)])
+    assert rejected.startswith("At 30 % masked: Out-of-distribution")
+    assert "faithmeter train NEW_RUN --model" in rejected

@@ -1,6 +1,7 @@
 """Is masked text in-distribution for a model? MaSF in two forms, and the verdict on a whole split."""
 
 from faithmeter.in_distribution.masf import (
+    LEVEL,
     MaSF,
     at_any_step,
     fit_calibrated,
@@ -9,9 +10,10 @@ from faithmeter.in_distribution.masf import (
     step_features,
 )
 from faithmeter.in_distribution.p_values import fisher, simes
-from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict
+from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict, summary
 
 __all__ = [
+    "LEVEL",
     "DatasetTest",
     "MaSF",
     "Verdict",
@@ -23,4 +25,5 @@ __all__ = [
     "masked_at_random",
     "simes",
     "step_features",
+    "summary",
 ]

@@ -35,14 +35,12 @@ from faithmeter.in_distribution.p_values import (
     two_sided,
     two_sided_add_one,
 )
-from faithmeter.masking import random_count_mask, random_stream
+from faithmeter.masking import STEPS, Purpose, random_count_mask, random_stream
 from faithmeter.progress import Advance
 
-STEPS = 10
 LEVEL = 0.05
 ROWS_NEEDED = 2000  # below, the share of rows under 5 % wanders by more than ±1.5 points from one split to the next
 ROWS_FOR_TERCILES = 5000
-MASK, HALVES, TIES = 31, 32, 33  # purposes of random streams
 # Equal inputs differ by about 1e-6 from batch to batch. Without a grid that noise decides ties, and where most rows
 # are alike (all tokens masked) it decides the test: a value 1e-7 above a thousand equal ones is their maximum.
 GRID_DECIMALS = 3
@@ -133,7 +131,9 @@ class MaSF:
         """
         features = _finite(features) if self.form == "paper" else _on_grid(features)
         groups = self.length_groups(lengths)
-        uniform = torch.tensor([random_stream(self.seed, TIES, int(row)).random() for row in rows], dtype=torch.float64)
+        uniform = torch.tensor(
+            [random_stream(self.seed, Purpose.TIES, int(row)).random() for row in rows], dtype=torch.float64
+        )
         answer = torch.empty(len(features), len(self.references), dtype=torch.float64)
         for group in range(len(self.length_edges) + 1):
             chosen = torch.nonzero(groups == group)[:, 0]
@@ -183,7 +183,7 @@ def fit_calibrated(features: Iterable[Tensor], lengths: Tensor, *, seed: int = 0
     masked references random masking would pass by construction.
     """
     edges = _length_edges(lengths)
-    halves = random_stream(seed, HALVES).permutation(len(lengths)) < len(lengths) // 2
+    halves = random_stream(seed, Purpose.REFERENCE_HALVES).permutation(len(lengths)) < len(lengths) // 2
     first_half = torch.from_numpy(halves)
 
     def fitted() -> Iterator[tuple[Reference, ...]]:
@@ -222,7 +222,7 @@ def step_features(
     Lazy, so that one step's features are in memory at a time. `progress` is told the rows done, of rows × steps.
     """
     for step in steps:
-        yield classifier.features(masked_at_random(encoded, step, (seed, MASK)), progress=progress)
+        yield classifier.features(masked_at_random(encoded, step, (seed, Purpose.REFERENCE_MASKS)), progress=progress)
 
 
 def masked_at_random(encoded: Encoded, step: int, keys: tuple[int, ...]) -> Encoded:

@@ -4,6 +4,7 @@ Simes over the rows needs one row so atypical that it stands out among thousands
 small. So the verdict counts the rows below 5 % and compares the rows' ranks, each at half the level.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from faithmeter.in_distribution.masf import LEVEL, MaSF, at_any_step
 from faithmeter.in_distribution.p_values import simes
+from faithmeter.masking import STEPS
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,25 @@ class Verdict:
                 "chance gives 5 %, and typical for another. Masking may be trusted."
             )
         return f"In-distribution: {below} of the rows are atypical, where chance gives 5 %. Masking may be trusted."
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """Say in words whether masking may be trusted, given a verdict for each masking ratio.
+
+    The smallest of so many p-values is small by chance more often, so it is held to its share of the level.
+    """
+    worst = min(verdicts, key=lambda verdict: verdict.anywhere.dataset_p_value)
+    smallest = worst.anywhere.dataset_p_value
+    if len(verdicts) * smallest > LEVEL:
+        return (
+            "Masking may be trusted: at no ratio are the rows out-of-distribution "
+            f"(smallest p-value {smallest:.3f} of {len(verdicts)})."
+        )
+    return (
+        f"At {100 * worst.step // STEPS} % masked: {worst.words} "
+        "Train on from this model, with the strategy `masked` and the same data, to get one that understands masks: "
+        "`faithmeter train NEW_RUN --model THIS_RUN/model`."
+    )
 
 
 def dataset_verdict(masf: MaSF, p_values: Tensor, lengths: Tensor, step: int) -> Verdict:

@@ -1,6 +1,7 @@
 """The jobs people come with, each a page of plain calls. The command line only parses and prints."""
 
 from faithmeter.data import DataSpec
+from faithmeter.in_distribution import summary
 from faithmeter.jobs.checking import check
 from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
@@ -15,5 +16,6 @@ __all__ = [
     "measure",
     "read_texts",
     "resume",
+    "summary",
     "train",
 ]

@@ -13,6 +13,7 @@ from faithmeter.classifier import Classifier, load_classifier, unmaskable_rows
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
 from faithmeter.in_distribution import masked_at_random
+from faithmeter.masking import Purpose
 from faithmeter.performance import majority_performance, performance, require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.results import Result
@@ -21,7 +22,6 @@ from faithmeter.small_encoder import SMALL, small_classifier
 from faithmeter.training import TrainingConfig, fine_tune
 
 DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, and how many random choices of them
-EVALUATE = 5  # purpose of a random stream
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def masked_performance(
         for step, draws in DRAWS.items():
             values = []
             for draw in range(draws):
-                masked = masked_at_random(test, step, (seed, EVALUATE, draw))
+                masked = masked_at_random(test, step, (seed, Purpose.EVALUATION_MASKS, draw))
                 predicted = classifier.predict(masked, progress=advance).argmax(dim=-1).cpu().numpy()
                 values.append(performance(metric, test.labels, predicted))
             results.append(Result("performance", sum(values) / draws, metric, "test", step / 10, len(test)))
