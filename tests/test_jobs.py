@@ -7,8 +7,10 @@ import pyarrow.parquet
 import pytest
 import torch
 from conftest import sentiment_rows
+from safetensors.torch import load_file
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, train
+from faithmeter.importance import as_measure
 from faithmeter.jobs import MeasureOptions, check, explain, measure
 from faithmeter.progress import Silent
 
@@ -121,6 +123,39 @@ def test_a_function_of_the_users_own_is_measured_like_any_other(run):
     measure(run.path, options)
     acu = {row["measure"]: row["value"] for row in run.results if row["kind"] == "acu"}
     assert acu["loo-abs"] > acu["longest_first"]
+
+
+def test_a_function_that_changed_under_its_name_is_measured_anew(run):
+    def found(sign):
+        def mine(classifier, batch, targets, seed):
+            return sign * as_measure("loo-signed").explain(classifier, batch, targets, seed)
+
+        measure(run.path, MeasureOptions(measures=(mine,), rows=20, random_runs=2, without_check=True))
+        return next(row["value"] for row in run.results if row["kind"] == "acu")
+
+    assert found(1) > 0 > found(-1)
+
+
+def test_measures_of_one_name_are_refused_and_random_is_only_the_baseline(run):
+    options = {"rows": 5, "random_runs": 1, "without_check": True}
+    with pytest.raises(InputError, match="Two importance measures are named 'loo-abs'"):
+        measure(run.path, MeasureOptions(measures=("loo-abs", "loo-abs"), **options))
+    with pytest.raises(InputError, match="nothing to compare"):
+        measure(run.path, MeasureOptions(measures=("random",), **options))
+    measure(run.path, MeasureOptions(measures=("random", "loo-abs"), **options))
+    assert {row["measure"] for row in run.results if row["kind"] == "acu"} == {"loo-abs"}
+
+
+def test_a_plain_model_is_told_to_train_on_and_can_be(run, tmp_path):
+    config = json.loads((run.path / "config.json").read_text())
+    config["training"]["strategy"] = "plain"  # judged against its unmasked rows
+    (run.path / "config.json").write_text(json.dumps(config))
+    head = load_file(run.model_folder / "model.safetensors")["classifier.out_proj.weight"]
+    assert len(check(run.path)) == 11
+    options = TrainingOptions(epochs=1, learning_rate=1e-9)
+    onward = train(tmp_path / "onward", run.config.data, str(run.model_folder), options)
+    kept = load_file(onward.model_folder / "model.safetensors")["classifier.out_proj.weight"]
+    torch.testing.assert_close(kept, head, atol=1e-6, rtol=0)
 
 
 def test_explain_takes_the_most_faithful_measure_and_tests_it(measured):

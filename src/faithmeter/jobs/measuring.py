@@ -7,9 +7,11 @@ batch it was at. Nothing is written that depends on how the work was cut: the ro
 import hashlib
 import io
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ from faithmeter.batch import Batch, Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.faithfulness.curves import (
-    STEPS,
     Curve,
     Faithfulness,
     Interval,
@@ -34,21 +35,19 @@ from faithmeter.faithfulness.curves import (
 )
 from faithmeter.files import write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
-from faithmeter.in_distribution import MaSF, at_any_step
+from faithmeter.in_distribution import LEVEL, MaSF, at_any_step
 from faithmeter.jobs.training import encode
-from faithmeter.masking import random_stream
+from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.performance import Floats, weighted_performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.results import Result
 from faithmeter.run import Run
 
 TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is killed
-ROWS = 7  # purpose of a random stream
 KINDS = (
     "acu", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
     "share_out_of_distribution",
 )  # fmt: skip
-LEVEL = 0.05
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 
@@ -82,11 +81,14 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
             f"Run `faithmeter check {path}` first, or pass --without-check to measure anyway."
         )
     masf = run.in_distribution_test() if run.checked else None
-    measures = [as_measure(chosen) for chosen in options.measures]
+    measures = _distinct(options.measures)
     classifier, splits = run.classifier(), run.data()
     test = encode(classifier, splits.test, "test", reporter)
     _require_same_settings(run, options)
-    chosen = random_stream(options.seed, ROWS).permutation(len(test))[: options.rows]
+    for one in measures:
+        if one.family == "custom":  # a function may have changed under its name, so what it said before is not kept
+            shutil.rmtree(run.measurements / one.name, ignore_errors=True)
+    chosen = random_stream(options.seed, Purpose.MEASURED_ROWS).permutation(len(test))[: options.rows]
     jobs = [
         (f"random.{number}", IMPORTANCE_MEASURES["random"], options.seed + number, chosen)
         for number in range(options.random_runs)
@@ -98,6 +100,18 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
         _measure_one(run, classifier, test, name, one, seed, rows, options.target, masf, reporter)
     _store(run, test, [name for name, *_ in jobs])
     return run
+
+
+def _distinct(chosen: Sequence[str | Explain | ImportanceMeasure]) -> list[ImportanceMeasure]:
+    """Return the measures to compare. `random` is not one of them: it is the baseline, and always there."""
+    measures = [one for one in map(as_measure, chosen) if one.name != "random"]
+    names = [one.name for one in measures]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"Two importance measures are named {twice!r}: give each a name of its own.")
+    if not measures:
+        raise InputError("There is nothing to compare with random masking: name an importance measure.")
+    return measures
 
 
 def _measure_one(
@@ -165,9 +179,12 @@ def _timed(one: ImportanceMeasure) -> tuple[Callable[[], float], ImportanceMeasu
 
 def _require_same_settings(run: Run, options: MeasureOptions) -> None:
     """Refuse to mix measurements of other settings or other weights with those that are stored."""
-    weights = hashlib.sha256((run.model_folder / "model.safetensors").read_bytes()).hexdigest()[:16]
+    weights = hashlib.sha256()
+    for file in sorted(run.model_folder.glob("*.safetensors")):  # a large model has several
+        weights.update(file.read_bytes())
     settings = {"target": options.target, "rows": options.rows, "beam_rows": options.beam_rows, "seed": options.seed}
-    settings |= {"checked": run.checked, "weights": weights}
+    settings |= {"checked": run.checked, "weights": weights.hexdigest()[:16]}
+    settings |= {"faithmeter": metadata.version("faithmeter")}
     file = run.measurements / "settings.json"
     if not file.exists():
         run.measurements.mkdir(exist_ok=True)
