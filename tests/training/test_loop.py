@@ -115,6 +115,17 @@ def test_the_first_best_epoch_is_kept(tmp_path):
     assert same(trained, weights(classifier))
 
 
+def test_of_equally_good_epochs_the_first_is_kept(tmp_path, monkeypatch):
+    selections = iter([0.5, 0.9, 0.9, 0.4])
+
+    def validate(self):
+        value = next(selections)
+        return {"validation_unmasked": value, "validation_masked": value, "selection": value}
+
+    monkeypatch.setattr("faithmeter.training.loop._Training._validate", validate)
+    assert run(toy(), tmp_path).best_epoch == 2
+
+
 def test_validation_counts_both_copies_when_asked(tmp_path):
     outcome = run(toy(), tmp_path)
     for row in outcome.history:
