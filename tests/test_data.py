@@ -6,7 +6,7 @@ import pyarrow.parquet
 import pytest
 from conftest import sentiment_rows
 
-from faithmeter.data import DataSpec, load_splits
+from faithmeter.data import DataSpec, load_splits, match_labels
 from faithmeter.errors import InputError
 from faithmeter.tables import read_rows
 from faithmeter.tasks import TASKS, append_known_token, find_task
@@ -264,3 +264,35 @@ def test_restricted_data_says_what_to_bring():
 def test_neither_task_nor_data_is_refused():
     with pytest.raises(InputError, match="either --task NAME"):
         load_splits(DataSpec())
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "numbers"),
+    [
+        (("negative", "positive"), ("POSITIVE", "NEGATIVE"), (1, 0)),
+        (("a", "A"), ("A", "a"), (1, 0)),
+        (("no", "yes"), ("yes", "no", "maybe"), (1, 0)),
+        (("0", "1"), ("negative", "positive"), (0, 1)),
+        (("1", "2"), ("2", "1"), (1, 0)),
+        (("ham", "spam"), ("LABEL_0", "LABEL_1"), (0, 1)),
+        (("1", "2"), ("LABEL_0", "LABEL_1"), (0, 1)),
+        (("ham", "spam"), ("negative", "positive"), None),
+        (("ham", "spam"), ("LABEL_0", "LABEL_1", "LABEL_2"), None),
+        (("0", "1", "2"), ("negative", "positive"), None),
+    ],
+)
+def test_labels_of_the_data_find_the_classes_of_a_model(labels, classes, numbers):
+    assert match_labels(labels, classes) == numbers
+
+
+def test_rows_take_the_class_numbers_of_a_model(tmp_path):
+    (tmp_path / "rows.csv").write_text("text,label\n" + "good,yes\nbad,no\n" * 10)
+    splits = load_splits(DataSpec(data=str(tmp_path / "rows.csv")))
+    turned = splits.in_order_of(("YES", "NO", "MAYBE"))
+    assert turned.labels == ("YES", "NO", "MAYBE")
+    for part in ("train", "validation", "test"):
+        for row in getattr(turned, part):
+            assert turned.labels[row["label"]] == {"good": "YES", "bad": "NO"}[row["text"]]
+    assert splits.in_order_of(("no", "yes")) is splits
+    assert splits.in_order_of(("LABEL_0", "LABEL_1")).labels == ("no", "yes")
+    assert splits.in_order_of(("maybe", "perhaps")) is None

@@ -1,5 +1,6 @@
 """Check, measure and explain on a small trained run."""
 
+import dataclasses
 import json
 import shutil
 
@@ -11,7 +12,8 @@ from safetensors.torch import load_file
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, train
 from faithmeter.importance import as_measure
-from faithmeter.jobs import MeasureOptions, check, explain, measure
+from faithmeter.jobs import MeasureOptions, check, explain, measure, measuring, pool
+from faithmeter.jobs.measuring import Stopwatch, estimated_seconds
 from faithmeter.progress import Silent
 
 CHEAP = ("grad-l2", "loo-signed", "loo-abs")
@@ -144,6 +146,76 @@ def test_measures_of_one_name_are_refused_and_random_is_only_the_baseline(run):
         measure(run.path, MeasureOptions(measures=("random",), **options))
     measure(run.path, MeasureOptions(measures=("random", "loo-abs"), **options))
     assert {row["measure"] for row in run.results if row["kind"] == "acu"} == {"loo-abs"}
+
+
+def test_an_absolute_measure_does_not_explain_again_what_its_signed_form_has_explained():
+    calls = []
+
+    def explain(*given):
+        calls.append(given)
+        return torch.tensor([[7.0]])
+
+    one = dataclasses.replace(as_measure("loo-abs"), explain=explain)
+    watch = Stopwatch(one, (torch.tensor([[-2.0]]), 5.0))
+    first, second = (watch.measure.explain(None, None, None, 0) for _ in range(2))
+    assert (first.item(), second.item(), len(calls)) == (2.0, 7.0, 1)
+    assert 5 < watch.seconds < 6  # as if it had been measured alone
+
+
+def test_measures_say_the_same_together_as_alone(run):
+    options = {"rows": 20, "random_runs": 1, "without_check": True}
+    measure(run.path, MeasureOptions(measures=("loo-signed", "loo-abs"), **options))
+    together = {row["measure"]: row["value"] for row in run.results if row["kind"] == "acu"}
+    shutil.rmtree(run.measurements)
+    measure(run.path, MeasureOptions(measures=("loo-abs",), **options))
+    assert together["loo-abs"] == next(row["value"] for row in run.results if row["kind"] == "acu")
+
+
+def test_long_work_is_foretold(run, monkeypatch):
+    said = []
+    reporter = Silent()
+    reporter.note = said.append
+    monkeypatch.setattr(measuring, "WORTH_SAYING", -1)
+    options = MeasureOptions(measures=("beam", "loo-abs"), rows=4, beam_rows=2, random_runs=1, without_check=True)
+    measure(run.path, options, reporter=reporter)
+    assert any(line.startswith("beam on 2 texts will take about") for line in said)
+
+
+def test_the_estimate_counts_what_beam_and_leave_one_out_evaluate(run):
+    test = run.classifier().encode(["good film story plot", "bad"])
+    counts = {name: estimated_seconds(as_measure(name), test, [0], pace=1.0) for name in ("beam", "loo-abs", "random")}
+    tokens = int(test.lengths[0])
+    assert counts["random"] == 11 * tokens
+    assert counts["beam"] == (10 * 4 * 3 / 2 + 1 + 11) * tokens
+    # floor(4·k/10) of the 4 words are masked at step k, and each explanation needs one pass more for the whole
+    assert counts["loo-abs"] == (sum(4 - 4 * k // 10 + 1 for k in range(10)) + 11) * tokens
+    assert estimated_seconds(as_measure(lambda *_: None), test, [0], pace=1.0) is None
+
+
+def test_runs_are_pooled_into_means_with_intervals_over_them(measured, tmp_path):
+    runs = []
+    for seed, shift in enumerate((0.0, 0.1, 0.5)):
+        run = Run(shutil.copytree(measured.path, tmp_path / str(seed)))
+        rows = [{**row, "value": row["value"] + (shift if row["kind"] == "acu" else 0)} for row in run.results]
+        (run.path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        runs.append(run)
+    pooled = {(row["kind"], row["measure"]): row for row in pool(runs) if row["masking_ratio"] is None}
+    original = {row["measure"]: row["value"] for row in measured.results if row["kind"] == "acu"}
+    for name in CHEAP:
+        acu = pooled["acu", name]
+        assert acu["value"] == pytest.approx(original[name] + 0.2)
+        assert original[name] <= acu["low"] < acu["value"] < acu["high"] <= original[name] + 0.5
+        assert (acu["over"], acu["n"]) == ("seeds", 3)
+    config = json.loads((runs[0].path / "config.json").read_text())
+    (runs[0].path / "config.json").write_text(json.dumps({**config, "metric": "macro-f1"}))
+    with pytest.raises(InputError, match=r"different metrics \(accuracy, macro-f1\)"):
+        pool(runs)
+
+
+def test_a_measured_walk_has_a_p_value(measured):
+    p_values = {row["measure"]: row["value"] for row in measured.results if row["kind"] == "walk_p_value"}
+    assert set(p_values) == {*CHEAP, "random"}
+    assert all(0 <= value <= 1 for value in p_values.values())
 
 
 def test_a_plain_model_is_told_to_train_on_and_can_be(run, tmp_path):

@@ -17,7 +17,7 @@ ROOMS = (
     "training.loop", "training", "importance.gradient", "importance.occlusion", "importance.beam",
     "importance.chance", "importance", "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict",
     "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results", "run", "jobs.training",
-    "jobs.checking", "jobs.measuring", "jobs.explaining", "jobs", "__init__", "cli",
+    "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.explaining", "jobs", "__init__", "printing", "cli",
 )  # fmt: skip
 
 
@@ -25,8 +25,8 @@ def test_the_public_names_are_these():
     assert set(faithmeter.__all__) == {
         "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Batch", "Classifier", "DataSpec", "Encoded", "Explanation",
         "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "Run", "Splits", "Task",
-        "TrainingConfig", "TrainingOptions", "as_measure", "check", "explain", "explain_texts", "fine_tune",
-        "load_classifier", "load_splits", "majority_performance", "measure", "resume",
+        "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "check", "explain", "explain_texts", "fine_tune",
+        "load_classifier", "load_splits", "majority_performance", "measure", "pool", "resume",
         "small_classifier", "train",
     }  # fmt: skip
     assert all(hasattr(faithmeter, name) for name in faithmeter.__all__)

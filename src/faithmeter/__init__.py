@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from faithmeter.explanation import Explanation, explain_texts
     from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
     from faithmeter.in_distribution import MaSF
-    from faithmeter.jobs import MeasureOptions, TrainingOptions, check, explain, measure, resume, train
+    from faithmeter.jobs import MeasureOptions, TrainingOptions, adopt, check, explain, measure, pool, resume, train
     from faithmeter.performance import METRICS, majority_performance
     from faithmeter.results import Result
     from faithmeter.run import Run
@@ -40,6 +40,7 @@ __all__ = [
     "Task",
     "TrainingConfig",
     "TrainingOptions",
+    "adopt",
     "as_measure",
     "check",
     "explain",
@@ -49,6 +50,7 @@ __all__ = [
     "load_splits",
     "majority_performance",
     "measure",
+    "pool",
     "resume",
     "small_classifier",
     "train",
@@ -82,9 +84,11 @@ _ROOMS = {
     "jobs": (
         "MeasureOptions",
         "TrainingOptions",
+        "adopt",
         "check",
         "explain",
         "measure",
+        "pool",
         "resume",
         "train",
     ),

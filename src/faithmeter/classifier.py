@@ -342,6 +342,17 @@ def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_leng
     return Classifier(model, tokenizer, max_length=max_length)
 
 
+def classes_of(name: str) -> tuple[str, ...] | None:
+    """Return the classes of a model that is trained to classify, by folder or hub name; None if it has no head yet."""
+    try:
+        config = transformers.AutoConfig.from_pretrained(model_source(name), trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(_cannot_load(name, error)) from error
+    if not any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ()):
+        return None
+    return tuple(config.id2label[number] for number in range(config.num_labels))
+
+
 def attention_implementation(model_class: type[transformers.PreTrainedModel]) -> str:
     """Return the fastest implementation the model has: `sdpa`, or else `eager`."""
     return "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"

@@ -1,31 +1,30 @@
 """The command line: parses, calls a job, prints. Bad input ends in one sentence and exit code 2."""
 
 import errno
+import inspect
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from faithmeter import __version__
 from faithmeter.errors import InputError
+from faithmeter.printing import console, print_check, print_explanation, print_faithfulness, print_performance
 from faithmeter.progress import Terminal
-from faithmeter.results import find
 from faithmeter.tasks import TASKS
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from faithmeter.explanation import Explanation
-    from faithmeter.in_distribution import Verdict
-    from faithmeter.run import Run
+    from faithmeter.data import DataSpec
 
-console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
 app = typer.Typer(
@@ -111,12 +110,13 @@ def quickstart(
         data, model, options = jobs.DataSpec(task="babi-1", seed=data_seed), "small", jobs.TrainingOptions(seed=seed)
         console.print(f"Masked fine-tuning of a small encoder on generated bAbI-1 questions, into {path}.")
     reporter = Terminal(console)
-    _print_performance(jobs.train(path, data, model, options, reporter=reporter))
+    print_performance(jobs.train(path, data, model, options, reporter=reporter))
     console.print("\nIs masking in-distribution for this model?")
-    _print_check(jobs.check(path, reporter=reporter))
+    verdicts = jobs.check(path, reporter=reporter)
+    print_check(verdicts, jobs.summary(verdicts, path / "model"))
     console.print("\nWhich importance measure is faithful to it?")
     options = jobs.MeasureOptions(rows=200, beam_rows=10)
-    _print_faithfulness(jobs.measure(path, options, reporter=reporter))
+    print_faithfulness(jobs.measure(path, options, reporter=reporter).results)
 
 
 def _free_path(path: Path) -> Path:
@@ -124,9 +124,7 @@ def _free_path(path: Path) -> Path:
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
-@app.command()
-def train(
-    run: Annotated[Path, typer.Argument(help="The run directory to make; later commands take it.")],
+def _data_spec(
     task: Annotated[str | None, typer.Option(help="A named task; `faithmeter tasks` lists them.")] = None,
     data: Annotated[
         str | None, typer.Option(help="Your own csv, tsv, jsonl(.gz) or parquet file, or a folder with train, test ...")
@@ -140,6 +138,81 @@ def train(
     context: Annotated[str | None, typer.Option(help="Column with the second text of a pair; never masked.")] = None,
     label: Annotated[str, typer.Option(help="Column with the label: words or numbers.")] = "label",
     metric: Annotated[str, typer.Option(help="With --data: accuracy, macro-f1, micro-f1 or matthews.")] = "accuracy",
+    train_rows: Annotated[
+        int | None, typer.Option(min=1, help="Use only so many training rows, drawn at random.")
+    ] = None,
+    validation_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many validation rows.")] = None,
+    test_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many test rows.")] = None,
+    data_seed: Annotated[int, typer.Option(min=0, help="Seed of generated data, splits and subsets.")] = 0,
+) -> "DataSpec | None":
+    """Return the data that the options name; None where they name none."""
+    given = locals()
+    if task is None and data is None:
+        return None
+    seed = given.pop("data_seed")
+    return _jobs().DataSpec(**given, seed=seed)
+
+
+_Data = Annotated[Any, "the options of _data_spec"]
+
+
+def _with_data_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `_data_spec` in place of its parameter `data`."""
+    own, shared = (list(inspect.signature(function).parameters.values()) for function in (command, _data_spec))
+    names = [parameter.name for parameter in shared]
+
+    @wraps(command)
+    def called(**given: Any) -> None:  # noqa: ANN401 (whatever the options are)
+        spec = _data_spec(**{name: given.pop(name) for name in names})
+        command(**given, data=spec)
+
+    place = [parameter.name for parameter in own].index("data")
+    together = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own[:place], *shared, *own[place + 1 :])]
+    called.__signature__ = inspect.Signature(together)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in together}
+    return called
+
+
+_SUBJECT = "A trained run; or, with --data or --task, a model folder or hub name that classifies already."
+_RunOption = Annotated[
+    Path | None,
+    typer.Option(help="For a MODEL: the run directory to keep it and its results in.  [default: runs/NAME]"),
+]
+_MaskedBefore = Annotated[
+    bool, typer.Option("--masked-before", help="For a MODEL: it has been fine-tuned on masked text already.")
+]
+
+
+def _run_of(
+    jobs: "ModuleType",
+    subject: str,
+    data: "DataSpec | None",
+    run: Path | None,
+    masked_before: bool,
+    reporter: Terminal,
+) -> Path:
+    """Return the run that a command is about, and make one of a model that came trained."""
+    if data is None:
+        return Path(subject)
+    path = run or Path("runs") / Path(subject).resolve().name
+    known = path.exists()
+    adopted = jobs.adopt(path, subject, data, masked_before=masked_before, reporter=reporter)
+    if not known:
+        print_performance(adopted)
+    return path
+
+
+def _required(data: "DataSpec | None") -> "DataSpec":
+    if data is None:
+        raise InputError("Say either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
+    return data
+
+
+@app.command()
+@_with_data_options
+def train(
+    run: Annotated[Path, typer.Argument(help="The run directory to make; later commands take it.")],
+    data: _Data,
     model: Annotated[
         str, typer.Option(help="A hub name, a model folder, `small` (from scratch) or `minilm` (extra `sentiment`).")
     ] = "small",
@@ -165,13 +238,7 @@ def train(
     mixed_precision: Annotated[str | None, typer.Option(help="no, fp16 or bf16.  [default: no]")] = None,
     tracker: Annotated[str | None, typer.Option(help="A tracker of accelerate: tensorboard, wandb ...")] = None,
     max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
-    train_rows: Annotated[
-        int | None, typer.Option(min=1, help="Use only so many training rows, drawn at random.")
-    ] = None,
-    validation_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many validation rows.")] = None,
-    test_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many test rows.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, order and masks.  [default: 0]")] = None,
-    data_seed: Annotated[int, typer.Option(min=0, help="Seed of generated data, splits and subsets.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training of this run.")] = False,
 ) -> None:
     """Masked fine-tuning: turn a text classifier into a faithfulness measurable one."""
@@ -179,42 +246,36 @@ def train(
     jobs, reporter = _jobs(), Terminal(console)
     names = [field.name for field in fields(jobs.TrainingOptions)]
     if resume:
-        said = task or data or any(given[name] is not None for name in names)
+        said = data is not None or any(given[name] is not None for name in names)
         if said:
             raise InputError(f"--resume goes on with what {run} was made with: leave the other options out.")
-        _print_performance(jobs.resume(run, reporter=reporter))
+        print_performance(jobs.resume(run, reporter=reporter))
         return
-    spec = jobs.DataSpec(
-        task=task,
-        data=data,
-        validation_data=validation_data,
-        test_data=test_data,
-        data_dir=data_dir,
-        text=text,
-        context=context,
-        label=label,
-        metric=metric,
-        train_rows=train_rows,
-        validation_rows=validation_rows,
-        test_rows=test_rows,
-        seed=data_seed,
-    )
     options = jobs.TrainingOptions(**{name: given[name] for name in names})
-    _print_performance(jobs.train(run, spec, model, options, max_length=max_length, reporter=reporter))
+    print_performance(jobs.train(run, _required(data), model, options, max_length=max_length, reporter=reporter))
 
 
 @app.command()
+@_with_data_options
 def check(
-    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    subject: Annotated[str, typer.Argument(metavar="RUN|MODEL", help=_SUBJECT)],
+    data: _Data,
     form: Annotated[str, typer.Option(help="calibrated (holds its level) or paper.")] = "calibrated",
+    run: _RunOption = None,
+    masked_before: _MaskedBefore = False,
 ) -> None:
-    """Ask whether masking is in-distribution for a run's model: MaSF, fitted on its validation split."""
-    _print_check(_jobs().check(run, form=form, reporter=Terminal(console)))
+    """Ask whether masking is in-distribution for a model: MaSF, fitted on the validation split."""
+    jobs, reporter = _jobs(), Terminal(console)
+    path = _run_of(jobs, subject, data, run, masked_before, reporter)
+    verdicts = jobs.check(path, form=form, reporter=reporter)
+    print_check(verdicts, jobs.summary(verdicts, path / "model"))
 
 
 @app.command()
+@_with_data_options
 def measure(
-    run: Annotated[Path, typer.Argument(help="A trained and checked run.")],
+    subjects: Annotated[list[str], typer.Argument(metavar="RUN|MODEL...", help=_SUBJECT + " Several runs are pooled.")],
+    data: _Data,
     measures: Annotated[
         str | None, typer.Option(help="Importance measures, separated by commas.  [default: all]")
     ] = None,
@@ -230,9 +291,11 @@ def measure(
     without_check: Annotated[
         bool, typer.Option("--without-check", help="Measure without in-distribution test.")
     ] = False,
+    run: _RunOption = None,
+    masked_before: _MaskedBefore = False,
 ) -> None:
     """Measure how faithful importance measures are: ACU and RACU with intervals. Goes on where it was stopped."""
-    jobs = _jobs()
+    jobs, reporter = _jobs(), Terminal(console)
     chosen = {} if measures is None else {"measures": tuple(name.strip() for name in measures.split(","))}
     options = jobs.MeasureOptions(
         target=target,
@@ -243,7 +306,18 @@ def measure(
         without_check=without_check,
         **chosen,
     )
-    _print_faithfulness(jobs.measure(run, options, reporter=Terminal(console)))
+    if run is not None and len(subjects) > 1:
+        raise InputError("--run is the place for one model; give several models one by one, then their runs together.")
+    paths = [_run_of(jobs, subject, data, run, masked_before, reporter) for subject in subjects]
+    measured = []
+    for path in paths:
+        if len(paths) > 1:
+            console.print(f"{path}:")
+        measured.append(jobs.measure(path, options, reporter=reporter))
+        print_faithfulness(measured[-1].results)
+    if len(measured) > 1:
+        console.print(f"\nAll {len(measured)} runs together:")
+        print_faithfulness(jobs.pool(measured))
 
 
 @app.command()
@@ -268,7 +342,7 @@ def explain(
         if as_json:
             print(json.dumps(explanation.as_row(), ensure_ascii=False))
         else:
-            _print_explanation(explanation, tokens)
+            print_explanation(explanation, tokens)
 
 
 def _texts(
@@ -315,98 +389,6 @@ def tasks(
     console.print(
         "\ndata: `hub` needs a connection; `files` means --data-dir DIR; `package` needs the extra `sentiment`."
     )
-
-
-def _print_performance(run: "Run") -> None:
-    rows, config = run.results, run.config
-    table = Table(title=f"{config.model} on {config.data.resolved().name}, {config.training.strategy}", box=None)
-    table.add_column("tokens masked")
-    table.add_column(f"test {config.metric}", justify="right")
-    for ratio, name in ((0.0, "none"), (0.5, "50 %, at random"), (1.0, "100 %")):
-        table.add_row(name, f"{find(rows, 'performance', ratio):.3f}")
-    table.add_row("class majority", f"{find(rows, 'majority'):.3f}")
-    console.print(table)
-    console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.", soft_wrap=True)
-
-
-def _print_check(verdicts: "list[Verdict]") -> None:
-    table = Table(box=None)
-    for column in ("tokens masked", "rows below 5 %", "rows out of distr.", "p-value", "Simes p"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for verdict in verdicts:
-        table.add_row(
-            f"{10 * verdict.step} %",
-            f"{100 * verdict.random.share_below:.1f} %",
-            f"{100 * verdict.anywhere.share_below:.1f} %",
-            f"{verdict.anywhere.dataset_p_value:.3f}",
-            f"{verdict.random.simes_p_value:.3f}",
-        )
-    console.print(table)
-    console.print(_jobs().summary(verdicts), soft_wrap=True)
-
-
-def _print_faithfulness(run: "Run") -> None:
-    rows = run.results
-    table = Table(box=None)
-    for column in ("measure", "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "texts"):
-        table.add_column(column, justify="left" if column == "measure" else "right", no_wrap=True)
-    found = sorted((row for row in rows if row["kind"] == "acu"), key=lambda row: -row["value"])
-    for acu in found:
-        own = [row for row in rows if row["measure"] == acu["measure"]]
-        racu, seconds = (next(row for row in own if row["kind"] == kind) for kind in ("racu", "seconds_per_text"))
-        out = [row["value"] for row in own if row["kind"] == "share_out_of_distribution"]
-        table.add_row(
-            acu["measure"],
-            _with_interval(acu),
-            _with_interval(racu),
-            f"{seconds['value']:.3f}",
-            f"{100 * max(out):.1f} %" if out else "?",
-            str(acu["n"]),
-        )
-    console.print(table)
-    spread = next(row["value"] for row in rows if row["kind"] == "random_spread")
-    console.print(
-        "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
-        f"fall. Intervals over {found[0]['over']}. s/text: explaining along the whole curve. OOD: largest share of "
-        "out-of-distribution rows at any step. The baseline is the mean of the random runs; one of them wanders about "
-        f"it by ±{spread:.3f} in ACU.",
-        soft_wrap=True,
-    )
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None or value != value else f"{value:.3f}"
-
-
-def _with_interval(row: dict[str, Any]) -> str:
-    interval = "" if row["low"] is None else f" ({row['low']:.2f} – {row['high']:.2f})"
-    return f"{_number(row['value'])}{interval}"
-
-
-def _print_explanation(explanation: "Explanation", tokens: bool) -> None:
-    """Print the text coloured: orange speaks for the class, blue against it, stronger means more important."""
-    pieces = explanation.tokens if tokens else explanation.words
-    strongest = max((abs(piece.importance) for piece in pieces), default=0.0) or 1.0
-    painted, end = Text(), 0
-    for piece in pieces:
-        painted.append(explanation.text[end : piece.start])
-        share = abs(piece.importance) / strongest
-        red, green, blue = (213, 94, 0) if piece.importance > 0 else (0, 114, 178)
-        shade = ",".join(str(round(255 + share * (channel - 255))) for channel in (red, green, blue))
-        painted.append(piece.text, style=f"black on rgb({shade})")
-        end = piece.end
-    painted.append(explanation.text[end:])
-    console.print(painted, soft_wrap=True)
-    p_value = "not tested" if explanation.p_value is None else f"{explanation.p_value:.3f}"
-    console.print(
-        f"{explanation.predicted} (p({explanation.target}) = {explanation.probability:.3f}) by {explanation.measure}; "
-        f"faithfulness of this explanation: ACU {explanation.acu:.3f}, RACU {_number(explanation.racu)}; "
-        f"in-distribution p-value: {p_value}",
-        soft_wrap=True,
-        markup=False,
-    )
-    top = sorted(pieces, key=lambda piece: -abs(piece.importance))[:5]
-    console.print("  ".join(f"{piece.text} {piece.importance:+.3f}" for piece in top), soft_wrap=True, markup=False)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """From a task to its three splits: from the hub, from files, from a package, or generated."""
 
+import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -63,6 +64,20 @@ class Splits:
     validation: datasets.Dataset
     test: datasets.Dataset
     notes: tuple[str, ...]
+
+    def in_order_of(self, labels: Sequence[str]) -> "Splits | None":
+        """Return the same rows with the class numbers of a model that has these classes; None if they do not fit."""
+        numbers = match_labels(self.labels, labels)
+        if numbers is None:
+            return None
+        names = self.labels if numbers == tuple(range(len(labels))) and _nameless(labels) else tuple(labels)
+        if (numbers, names) == (tuple(range(len(self.labels))), self.labels):
+            return self
+        changed = {
+            part: getattr(self, part).map(lambda row: {"label": numbers[row["label"]]}, load_from_cache_file=False)
+            for part in SPLITS
+        }
+        return dataclasses.replace(self, labels=names, **changed)
 
     @property
     def fingerprint(self) -> str:
@@ -288,6 +303,26 @@ def _numbers_first(name: str) -> tuple[int, float, str]:
         return (0, float(name), name)
     except ValueError:
         return (1, 0.0, name)
+
+
+def match_labels(labels: Sequence[str], classes: Sequence[str]) -> tuple[int, ...] | None:
+    """Return for each label of the data the number of the model's class it stands for; None if they do not fit.
+
+    By name, whatever the case; else numbers from 0 are taken as class numbers; else, where the model's classes have no
+    names (LABEL_0, LABEL_1 …) and are as many, both are taken in their order. A model may have classes more.
+    """
+    for spelling in (str, str.casefold):
+        numbers = {spelling(name): number for number, name in enumerate(classes)}
+        if len(numbers) == len(classes) and all(spelling(label) in numbers for label in labels):
+            return tuple(numbers[spelling(label)] for label in labels)
+    if all(label.isdigit() and int(label) < len(classes) for label in labels):
+        return tuple(map(int, labels))
+    return tuple(range(len(labels))) if _nameless(classes) and len(labels) == len(classes) else None
+
+
+def _nameless(classes: Sequence[str]) -> bool:
+    """Whether a model's classes have the names that transformers gives where nobody named them."""
+    return all(name == f"LABEL_{number}" for number, name in enumerate(classes))
 
 
 # ------------------------------------------------------------------------------------------- missing splits

@@ -36,15 +36,29 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run was asked for, and what its data turned out to be."""
+    """What a run was asked for, and what its data turned out to be.
+
+    `training` is None for a model that came trained; `masked_before` then says whether on masked text too.
+    """
 
     data: DataSpec
     model: str
-    training: TrainingConfig
+    training: TrainingConfig | None
     labels: tuple[str, ...]
     metric: str
     fingerprint: str
     max_length: int
+    masked_before: bool = False
+
+    @property
+    def knows_masks(self) -> bool:
+        """Whether the model was trained on masked text."""
+        return self.masked_before if self.training is None else self.training.strategy != "plain"
+
+    @property
+    def seed(self) -> int:
+        """The seed of what is drawn for the model."""
+        return 0 if self.training is None else self.training.seed
 
 
 class Run:
@@ -54,6 +68,8 @@ class Run:
         self.path = Path(path)
         if not (self.path / "config.json").is_file():
             raise InputError(f"{path} is not a run: it has no config.json. `faithmeter train {path} ...` makes one.")
+        if "format" not in json.loads((self.path / "config.json").read_text(encoding="utf-8")):
+            raise InputError(f"{path} is a model, not a run: name the data to judge it on with --data or --task.")
 
     @classmethod
     def create(cls, path: str | Path, config: RunConfig) -> "Run":
@@ -74,7 +90,7 @@ class Run:
         training = stored.pop("training")
         return RunConfig(
             data=DataSpec(**stored.pop("data")),
-            training=TrainingConfig(**{**training, "betas": tuple(training["betas"])}),
+            training=training and TrainingConfig(**{**training, "betas": tuple(training["betas"])}),
             labels=tuple(stored.pop("labels")),
             **stored,
         )
@@ -116,8 +132,8 @@ class Run:
     def data(self) -> Splits:
         """Load the run's data again, and refuse when it is no longer the same."""
         config = self.config
-        splits = load_splits(config.data)
-        if splits.fingerprint != config.fingerprint:
+        splits = load_splits(config.data).in_order_of(config.labels)
+        if splits is None or splits.fingerprint != config.fingerprint:
             raise InputError(
                 f"The data of {self.path} has changed since the run was made, so new results would not fit the old "
                 "ones. Restore the files, or make a new run."
@@ -134,9 +150,13 @@ class Run:
     def finish_training(self, classifier: Classifier, history: Iterable[dict[str, Any]]) -> None:
         """Store the trained model and the epochs' history, then remove the checkpoints."""
         write_jsonl(self.path / "history.jsonl", history)
+        self.store_model(classifier)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    def store_model(self, classifier: Classifier) -> None:
+        """Store the model that everything later is measured on."""
         with new_folder(self.model_folder) as folder:
             classifier.save(folder)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     @property
     def history(self) -> list[dict[str, Any]]:

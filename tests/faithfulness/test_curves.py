@@ -10,7 +10,6 @@ from faithmeter.faithfulness.curves import (
     Curve,
     area_between_curves,
     faithfulness_over_observations,
-    faithfulness_over_seeds,
     mask_most_important,
     masking_walk,
     observation_areas,
@@ -171,17 +170,6 @@ def test_the_baseline_is_the_mean_of_the_random_curves():
     assert result.acu == pytest.approx(0)
     # each random run lies ½·.1 from the mean
     assert random_spread("accuracy", gold, two) == pytest.approx(0.05 * np.sqrt(2))
-
-
-def test_seeds_are_pooled_into_a_mean_with_an_interval_over_them():
-    gold = np.ones(100, dtype=int)
-    curves = [answers([0.9, middle, 0.3]) for middle in (0.3, 0.4, 0.5)]
-    runs = [faithfulness_over_observations("accuracy", gold, curve, [answers([0.9, 0.7, 0.3])]) for curve in curves]
-    pooled = faithfulness_over_seeds(runs)
-    assert pooled.acu == pytest.approx((0.2 + 0.15 + 0.1) / 3)
-    low, high = pooled.acu_interval
-    assert 0.0999 <= low < pooled.acu < high <= 0.2001
-    assert (pooled.over, pooled.n) == ("seeds", 3)
 
 
 def test_each_observation_has_its_own_area():

@@ -16,7 +16,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.importance import ImportanceMeasure
 from faithmeter.masking import STEPS
 from faithmeter.performance import Ints, weighted_performance
-from faithmeter.statistics import bca_interval, mean_interval
+from faithmeter.statistics import bca_interval
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float] | None
@@ -115,20 +115,6 @@ def faithfulness_over_observations(metric: str, gold: Ints, curve: Curve, random
         racu_interval=bca_interval(lambda weights: areas(weights)[1], len(gold)),
         over="observations",
         n=len(gold),
-    )
-
-
-def faithfulness_over_seeds(runs: list[Faithfulness]) -> Faithfulness:
-    """Pool the same measure on models of several seeds: means, with BCa intervals over the seeds."""
-    acus, racus = (np.array([getattr(run, name) for run in runs]) for name in ("acu", "racu"))
-    return Faithfulness(
-        performance=tuple(np.mean([run.performance for run in runs], axis=0).tolist()),
-        acu=float(acus.mean()),
-        acu_interval=mean_interval(acus),
-        racu=float(racus.mean()),
-        racu_interval=mean_interval(racus),
-        over="seeds",
-        n=len(runs),
     )
 
 

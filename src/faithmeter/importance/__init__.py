@@ -12,9 +12,9 @@ from torch import Tensor
 from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError, nearest
-from faithmeter.importance.beam import beam
+from faithmeter.importance.beam import WIDTH, beam
 from faithmeter.importance.chance import random_importance
-from faithmeter.importance.gradient import gradient_l1, gradient_l2, input_times_gradient, integrated_gradient
+from faithmeter.importance.gradient import STEPS, gradient_l1, gradient_l2, input_times_gradient, integrated_gradient
 from faithmeter.importance.occlusion import leave_one_out
 
 Explain = Callable[[Classifier, Batch, Tensor, int], Tensor]
@@ -27,6 +27,8 @@ class ImportanceMeasure:
     `explain(classifier, batch, targets, seed)` returns the (rows, tokens) importance of each token for the logit of
     each row's target class, with the batch's masked tokens masked; 0 where a token is not maskable. `recursive` says
     that it is computed anew on the masked input at every masking step; `differentiable` that it needs gradients.
+    `passes(n)` is about how many times a text of n unmasked tokens goes through the model, to foretell the time;
+    a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is.
     """
 
     name: str
@@ -35,6 +37,8 @@ class ImportanceMeasure:
     recursive: bool
     differentiable: bool
     explain: Explain
+    passes: Callable[[int], float] | None = None
+    absolute_of: str | None = None
 
 
 def absolute(explain: Explain) -> Explain:
@@ -47,17 +51,23 @@ def absolute(explain: Explain) -> Explain:
 
 
 _TABLE = (
-    # name, family, signed, recursive, differentiable, explain
-    ImportanceMeasure("random", "random", False, False, False, random_importance),
-    ImportanceMeasure("grad-l1", "gradient", False, True, True, gradient_l1),
-    ImportanceMeasure("grad-l2", "gradient", False, True, True, gradient_l2),
-    ImportanceMeasure("x-grad-signed", "gradient", True, True, True, input_times_gradient),
-    ImportanceMeasure("x-grad-abs", "gradient", False, True, True, absolute(input_times_gradient)),
-    ImportanceMeasure("ig-signed", "gradient", True, True, True, integrated_gradient),
-    ImportanceMeasure("ig-abs", "gradient", False, True, True, absolute(integrated_gradient)),
-    ImportanceMeasure("loo-signed", "occlusion", True, True, False, leave_one_out),
-    ImportanceMeasure("loo-abs", "occlusion", False, True, False, absolute(leave_one_out)),
-    ImportanceMeasure("beam", "occlusion", True, False, False, beam),
+    # name, family, signed, recursive, differentiable, explain, passes, absolute_of
+    ImportanceMeasure("random", "random", False, False, False, random_importance, lambda _: 0),
+    ImportanceMeasure("grad-l1", "gradient", False, True, True, gradient_l1, lambda _: 3),
+    ImportanceMeasure("grad-l2", "gradient", False, True, True, gradient_l2, lambda _: 3),
+    ImportanceMeasure("x-grad-signed", "gradient", True, True, True, input_times_gradient, lambda _: 3),
+    ImportanceMeasure(
+        "x-grad-abs", "gradient", False, True, True, absolute(input_times_gradient), lambda _: 3, "x-grad-signed"
+    ),
+    ImportanceMeasure("ig-signed", "gradient", True, True, True, integrated_gradient, lambda _: 3 * STEPS),
+    ImportanceMeasure(
+        "ig-abs", "gradient", False, True, True, absolute(integrated_gradient), lambda _: 3 * STEPS, "ig-signed"
+    ),
+    ImportanceMeasure("loo-signed", "occlusion", True, True, False, leave_one_out, lambda n: n + 1),
+    ImportanceMeasure(
+        "loo-abs", "occlusion", False, True, False, absolute(leave_one_out), lambda n: n + 1, "loo-signed"
+    ),
+    ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
 )
 IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
 

@@ -8,8 +8,10 @@ from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
 from faithmeter.masking import Mask
 
+WIDTH = 10
 
-def beam(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, width: int = 10) -> Tensor:
+
+def beam(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, width: int = WIDTH) -> Tensor:
     """Return n … 1 along the best order of masking found (Zhou & Shah 2023; FMM App. E.2); 0 if masked already.
 
     A state is a set of masked tokens, and its value the sum of logit(x) − logit(masked) over the sets on its way: the

@@ -14,6 +14,7 @@ from faithmeter.errors import InputError
 
 # one tile of tokens × vocabulary stays in the processor's cache between the product and the sum
 TILE_TOKENS, TILE_VOCABULARY = 256, 1024
+STEPS = 20  # points on the way of integrated gradients
 BASELINES = ("zero", "mask", "pad")
 
 
@@ -35,7 +36,7 @@ def input_times_gradient(classifier: Classifier, batch: Batch, targets: Tensor, 
 
 
 def integrated_gradient(
-    classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, steps: int = 20, baseline: str = "zero"
+    classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, steps: int = STEPS, baseline: str = "zero"
 ) -> Tensor:
     """Return ⟨e_t − b, mean over i = 1..k of g_t at b + (i/k)(e − b)⟩, Eq. (1) of FMM; a right Riemann sum.
 

@@ -10,7 +10,7 @@ from faithmeter.in_distribution.masf import (
     step_features,
 )
 from faithmeter.in_distribution.p_values import fisher, simes
-from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict, summary
+from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict, smallest_of, summary, verdict_of
 
 __all__ = [
     "LEVEL",
@@ -24,6 +24,8 @@ __all__ = [
     "fit_paper",
     "masked_at_random",
     "simes",
+    "smallest_of",
     "step_features",
     "summary",
+    "verdict_of",
 ]

@@ -6,6 +6,7 @@ small. So the verdict counts the rows below 5 % and compares the rows' ranks, ea
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -73,22 +74,24 @@ class Verdict:
         return f"In-distribution: {below} of the rows are atypical, where chance gives 5 %. Masking may be trusted."
 
 
-def summary(verdicts: Sequence[Verdict]) -> str:
-    """Say in words whether masking may be trusted, given a verdict for each masking ratio.
+def smallest_of(p_values: Sequence[float]) -> float:
+    """Return the smallest p-value of several, raised by their number: one of many is small by chance more often."""
+    return min(1.0, len(p_values) * min(p_values))
 
-    The smallest of so many p-values is small by chance more often, so it is held to its share of the level.
-    """
-    worst = min(verdicts, key=lambda verdict: verdict.anywhere.dataset_p_value)
-    smallest = worst.anywhere.dataset_p_value
-    if len(verdicts) * smallest > LEVEL:
+
+def summary(verdicts: Sequence[Verdict], model: str | Path = "THIS_RUN/model") -> str:
+    """Say in words whether masking may be trusted, given a verdict for each masking ratio; `model` is whose."""
+    p_values = [verdict.anywhere.dataset_p_value for verdict in verdicts]
+    if smallest_of(p_values) > LEVEL:
         return (
             "Masking may be trusted: at no ratio are the rows out-of-distribution "
-            f"(smallest p-value {smallest:.3f} of {len(verdicts)})."
+            f"(smallest p-value {min(p_values):.3f} of {len(verdicts)})."
         )
+    worst = min(verdicts, key=lambda verdict: (verdict.anywhere.dataset_p_value, -verdict.anywhere.share_below))
     return (
         f"At {100 * worst.step // STEPS} % masked: {worst.words} "
-        "Train on from this model, with the strategy `masked` and the same data, to get one that understands masks: "
-        "`faithmeter train NEW_RUN --model THIS_RUN/model`."
+        "Train on from this model, with the same data, to get one that understands masks; its head and its classes "
+        f"stay: `faithmeter train NEW_RUN --model {model}`."
     )
 
 
@@ -97,9 +100,13 @@ def dataset_verdict(masf: MaSF, p_values: Tensor, lengths: Tensor, step: int) ->
 
     p_max is at least the p-value at the rows' own step, so its tests err on the safe side.
     """
+    return verdict_of(masf, masf.at_step(p_values, step), at_any_step(p_values), lengths, step)
+
+
+def verdict_of(masf: MaSF, own: Tensor, largest: Tensor, lengths: Tensor, step: int) -> Verdict:
+    """Judge a split from its rows' p-values at their own step and the largest over all steps (p_max)."""
     groups = masf.length_groups(lengths)
     sizes = masf.calibration_rows
-    own, largest = masf.at_step(p_values, step), at_any_step(p_values)
     return Verdict(step, *(dataset_test([own_or_max[groups == g] for g in range(len(sizes))], sizes)
                            for own_or_max in (own, largest)))  # fmt: skip
 

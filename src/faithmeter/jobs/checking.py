@@ -45,10 +45,10 @@ def check(path: str | Path, *, form: str = "calibrated", reporter: Reporter | No
     config, classifier, splits = run.config, run.classifier(), run.data()
     validation = encode(classifier, splits.validation, "validation", reporter)
     test = encode(classifier, splits.test, "test", reporter)
-    masf = _fit(run, classifier, validation, form, plain=config.training.strategy == "plain", reporter=reporter)
+    masf = _fit(run, classifier, validation, form, plain=not config.knows_masks, reporter=reporter)
     if masf.caution is not None:
         reporter.warn(masf.caution)
-    verdicts = judge(classifier, masf, test, seed=config.training.seed, reporter=reporter)
+    verdicts = judge(classifier, masf, test, seed=config.seed, reporter=reporter)
     run.store_results(KINDS, [result for verdict in verdicts for result in _results(verdict)])
     return verdicts
 
@@ -59,7 +59,7 @@ def _fit(run: Run, classifier: Classifier, validation: Encoded, form: str, *, pl
     A plain model is judged against its own unmasked rows; with masked references, random masking would pass by
     construction.
     """
-    seed, folder = run.config.training.seed, run.in_distribution_folder
+    seed, folder = run.config.seed, run.in_distribution_folder
     if form == "paper":
         copy = validation if plain else masked_copy(validation, mask_context=False, seed=seed)
         with reporter.bar("Fitting", len(validation)) as advance:

@@ -1,4 +1,4 @@
-"""The jobs people come with, each a page of plain calls. The command line only parses and prints."""
+"""Train: masked fine-tuning of a model on a task, into a run directory."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Any
 import datasets
 from accelerate import PartialState
 
-from faithmeter.batch import Encoded
-from faithmeter.classifier import Classifier, load_classifier, unmaskable_rows
+from faithmeter.batch import Encoded, Ints
+from faithmeter.classifier import Classifier, classes_of, load_classifier, unmaskable_rows
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
 from faithmeter.in_distribution import masked_at_random
@@ -73,18 +73,18 @@ def train(
     task = data.resolved()
     require_metric(task.metric)
     training = (options or TrainingOptions()).over(training_defaults(model, task.epochs))
-    splits = load_splits(data)
+    splits, kept = _with_classes_of(model, load_splits(data))
     classifier = _fresh_classifier(model, splits, training.seed, max_length)
     config = RunConfig(
-        data=_absolute(data),
-        model=model if not Path(model).is_dir() else str(Path(model).resolve()),
+        data=absolute(data),
+        model=absolute_model(model),
         training=training,
         labels=splits.labels,
         metric=task.metric,
         fingerprint=splits.fingerprint,
         max_length=max_length,
     )
-    for note in splits.notes:
+    for note in (*splits.notes, *kept):
         reporter.note(note)
     if PartialState().is_main_process:
         Run.create(path, config)
@@ -98,6 +98,8 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
     if run.trained and run.results:
         raise InputError(f"{path} is trained to its end already: there is nothing to resume.")
     config, splits = run.config, run.data()
+    if config.training is None:
+        raise InputError(f"{path} holds a model that came trained: there is nothing to resume.")
     classifier = _fresh_classifier(config.model, splits, config.training.seed, config.max_length)
     return _train_and_test(run, splits, classifier, _main_process_only(reporter))
 
@@ -105,6 +107,20 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
 def _main_process_only(reporter: Reporter | None) -> Reporter:
     """Return the reporter in the first of the processes that `accelerate launch` started, silence in the others."""
     return reporter if reporter is not None and PartialState().is_main_process else Silent()
+
+
+def _with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
+    """Return the splits with the class numbers of a model that classifies already, and what to say about its head."""
+    classes = None if model == SMALL else classes_of(model)
+    if classes is None:
+        return splits, []
+    fitting = splits.in_order_of(classes)
+    if fitting is not None:
+        return fitting, [f"The model classifies already: its head and its classes ({', '.join(fitting.labels)}) stay."]
+    return splits, [
+        f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(splits.labels)}): "
+        f"it learns {'them in that order' if len(classes) == len(splits.labels) else 'a new head'}."
+    ]
 
 
 def _fresh_classifier(model: str, splits: Splits, seed: int, max_length: int) -> Classifier:
@@ -116,6 +132,7 @@ def _fresh_classifier(model: str, splits: Splits, seed: int, max_length: int) ->
 
 def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: Reporter) -> Run:
     config = run.config
+    assert config.training is not None
     train_split, validation, test = (
         encode(classifier, getattr(splits, part), part, reporter) for part in ("train", "validation", "test")
     )
@@ -136,23 +153,18 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
         PartialState().wait_for_everyone()
     if not PartialState().is_main_process:
         return run
-    # as later commands will load it, so that what is tested is what is stored
-    classifier = run.classifier()
-    run.store_results(
-        ("performance", "majority"),
-        [
-            *masked_performance(classifier, test, config.metric, config.training.seed, reporter),
-            Result(
-                kind="majority",
-                value=majority_performance(config.metric, train_split.labels, test.labels),
-                metric=config.metric,
-                split="test",
-                masking_ratio=None,
-                n=len(test),
-            ),
-        ],
-    )
+    store_performance(run, train_split.labels, test, reporter)
     return run
+
+
+def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Reporter) -> None:
+    """Test a run's model, masked and not, and store what it reaches beside the class majority."""
+    config = run.config
+    majority = majority_performance(config.metric, train_labels, test.labels)
+    # the model as later commands will load it, so that what is tested is what is stored
+    results = masked_performance(run.classifier(), test, config.metric, config.seed, reporter)
+    results.append(Result("majority", majority, config.metric, "test", None, len(test)))
+    run.store_results(("performance", "majority"), results)
 
 
 def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter: Reporter) -> Encoded:
@@ -189,7 +201,12 @@ def masked_performance(
     return results
 
 
-def _absolute(data: DataSpec) -> DataSpec:
+def absolute_model(model: str) -> str:
+    """Return a model folder by its absolute path, any other name as it is."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
+
+
+def absolute(data: DataSpec) -> DataSpec:
     """Return the same data by absolute paths, so that later commands find it from anywhere."""
     paths: dict[str, Any] = {
         name: str(Path(value).resolve())

@@ -1,0 +1,82 @@
+"""Adopt: a model that came trained becomes a run, so that it can be checked and measured like any other."""
+
+from pathlib import Path
+
+import numpy as np
+
+from faithmeter.classifier import classes_of, load_classifier
+from faithmeter.data import DataSpec, load_splits
+from faithmeter.errors import InputError
+from faithmeter.files import new_folder
+from faithmeter.jobs.training import absolute, absolute_model, encode, store_performance
+from faithmeter.performance import require_metric
+from faithmeter.progress import Reporter, Silent
+from faithmeter.results import find
+from faithmeter.run import Run, RunConfig, refuse_existing
+from faithmeter.small_encoder import SMALL
+
+
+def adopt(
+    path: str | Path,
+    model: str,
+    data: DataSpec,
+    *,
+    masked_before: bool = False,
+    max_length: int = 512,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Make a run of a model folder or hub name that classifies already, and of data to judge it on.
+
+    The model is copied into the run, so that results stay true to it. A run that was made of the same model and data
+    is returned as it is. `masked_before` says that the model has been fine-tuned on masked text, which cannot be seen
+    from outside: masked rows are then what it is at home with, and otherwise its unmasked rows alone.
+    """
+    reporter, path, model, data = reporter or Silent(), Path(path), absolute_model(model), absolute(data)
+    if (path / "config.json").is_file():
+        found = Run(path).config
+        if (found.model, found.data, found.masked_before, found.training) == (model, data, masked_before, None):
+            return Run(path)
+        raise InputError(f"{path} is a run of another model, data or settings. Name another place with --run.")
+    refuse_existing(path)
+    task = data.resolved()
+    require_metric(task.metric)
+    classes = None if model == SMALL else classes_of(model)
+    if classes is None:
+        raise InputError(
+            f"{model} has no classification head yet, so it has nothing to explain. Train it first: "
+            f"`faithmeter train RUN --model {model}` with the same data."
+        )
+    loaded = load_splits(data)
+    splits = loaded.in_order_of(classes)
+    if splits is None:
+        raise InputError(
+            f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(loaded.labels)}). "
+            "Rename the labels of the data, or number them from 0 in the model's order."
+        )
+    classifier = load_classifier(model, splits.labels, max_length=max_length)
+    config = RunConfig(
+        data=data,
+        model=model,
+        training=None,
+        labels=splits.labels,
+        metric=task.metric,
+        fingerprint=splits.fingerprint,
+        max_length=max_length,
+        masked_before=masked_before,
+    )
+    for note in splits.notes:
+        reporter.note(note)
+    with new_folder(path) as folder:  # all of it or nothing: there is no half adopted run to go on with
+        run = Run.create(folder, config)
+        run.store_model(classifier)
+        test = encode(classifier, splits.test, "test", reporter)
+        store_performance(run, np.array(splits.train["label"]), test, reporter)
+    unmasked, majority = (
+        find(Run(path).results, kind, ratio) for kind, ratio in (("performance", 0.0), ("majority", None))
+    )
+    if unmasked <= majority:
+        reporter.warn(
+            f"The model's {task.metric} is {unmasked:.3f}, and always answering the most frequent class gives "
+            f"{majority:.3f}. Is the order of its classes right ({', '.join(splits.labels)}), and is this its data?"
+        )
+    return Run(path)

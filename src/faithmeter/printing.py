@@ -1,0 +1,116 @@
+"""Tables and texts for the terminal. Nothing is computed here."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from faithmeter.results import find
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from faithmeter.explanation import Explanation
+    from faithmeter.in_distribution import Verdict
+    from faithmeter.run import Run
+
+console = Console(highlight=False)
+
+
+def print_performance(run: "Run") -> None:
+    """Print how well a run's model does, masked and not."""
+    rows, config = run.results, run.config
+    how = "as it came" if config.training is None else config.training.strategy
+    table = Table(title=f"{config.model} on {config.data.resolved().name}, {how}", box=None)
+    table.add_column("tokens masked")
+    table.add_column(f"test {config.metric}", justify="right")
+    for ratio, name in ((0.0, "none"), (0.5, "50 %, at random"), (1.0, "100 %")):
+        table.add_row(name, f"{find(rows, 'performance', ratio):.3f}")
+    table.add_row("class majority", f"{find(rows, 'majority'):.3f}")
+    console.print(table)
+    console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.", soft_wrap=True)
+
+
+def print_check(verdicts: "Sequence[Verdict]", words: str) -> None:
+    """Print the verdict at every masking ratio, and the whole in words."""
+    table = Table(box=None)
+    for column in ("tokens masked", "rows below 5 %", "rows out of distr.", "p-value", "Simes p"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for verdict in verdicts:
+        table.add_row(
+            f"{10 * verdict.step} %",
+            f"{100 * verdict.random.share_below:.1f} %",
+            f"{100 * verdict.anywhere.share_below:.1f} %",
+            f"{verdict.anywhere.dataset_p_value:.3f}",
+            f"{verdict.random.simes_p_value:.3f}",
+        )
+    console.print(table)
+    console.print(words, soft_wrap=True, markup=False)
+
+
+def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:
+    """Print the measures of one run, or of several pooled, the most faithful first."""
+    pooled = any(row["over"] == "seeds" for row in rows)
+    table = Table(box=None)
+    for column in ("measure", "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p-value", "runs" if pooled else "texts"):
+        table.add_column(column, justify="left" if column == "measure" else "right", no_wrap=True)
+    found = sorted((row for row in rows if row["kind"] == "acu"), key=lambda row: -row["value"])
+    for acu in found:
+        own = [row for row in rows if row["measure"] == acu["measure"]]
+        racu, seconds = (next(row for row in own if row["kind"] == kind) for kind in ("racu", "seconds_per_text"))
+        out = [row["value"] for row in own if row["kind"] == "share_out_of_distribution"]
+        p_value = next((row["value"] for row in own if row["kind"] == "walk_p_value"), None)
+        table.add_row(
+            acu["measure"],
+            _with_interval(acu),
+            _with_interval(racu),
+            f"{seconds['value']:.3f}",
+            f"{100 * max(out):.1f} %" if out else "?",
+            "?" if p_value is None else f"{p_value:.3f}",
+            str(acu["n"]),
+        )
+    console.print(table)
+    spread = next(row["value"] for row in rows if row["kind"] == "random_spread")
+    console.print(
+        "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
+        f"fall. Intervals over {found[0]['over']}. s/text: explaining along the whole curve. OOD: largest share of "
+        "out-of-distribution rows at any step; p-value: that it is chance, at every step. The baseline is the mean of "
+        f"the random runs; one of them wanders about it by ±{spread:.3f} in ACU.",
+        soft_wrap=True,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None or value != value else f"{value:.3f}"
+
+
+def _with_interval(row: dict[str, Any]) -> str:
+    interval = "" if row["low"] is None else f" ({row['low']:.2f} – {row['high']:.2f})"
+    return f"{_number(row['value'])}{interval}"
+
+
+def print_explanation(explanation: "Explanation", tokens: bool) -> None:
+    """Print the text coloured: orange speaks for the class, blue against it, stronger means more important."""
+    pieces = explanation.tokens if tokens else explanation.words
+    strongest = max((abs(piece.importance) for piece in pieces), default=0.0) or 1.0
+    painted, end = Text(), 0
+    for piece in pieces:
+        painted.append(explanation.text[end : piece.start])
+        share = abs(piece.importance) / strongest
+        red, green, blue = (213, 94, 0) if piece.importance > 0 else (0, 114, 178)
+        shade = ",".join(str(round(255 + share * (channel - 255))) for channel in (red, green, blue))
+        painted.append(piece.text, style=f"black on rgb({shade})")
+        end = piece.end
+    painted.append(explanation.text[end:])
+    console.print(painted, soft_wrap=True)
+    p_value = "not tested" if explanation.p_value is None else f"{explanation.p_value:.3f}"
+    console.print(
+        f"{explanation.predicted} (p({explanation.target}) = {explanation.probability:.3f}) by {explanation.measure}; "
+        f"faithfulness of this explanation: ACU {explanation.acu:.3f}, RACU {_number(explanation.racu)}; "
+        f"in-distribution p-value: {p_value}",
+        soft_wrap=True,
+        markup=False,
+    )
+    top = sorted(pieces, key=lambda piece: -abs(piece.importance))[:5]
+    console.print("  ".join(f"{piece.text} {piece.importance:+.3f}" for piece in top), soft_wrap=True, markup=False)

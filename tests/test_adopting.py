@@ -1,0 +1,150 @@
+"""Models that came trained: check and measure take them, and training goes on from them with their head."""
+
+import json
+import shutil
+
+import pytest
+from conftest import sentiment_rows
+from safetensors.torch import load_file, save_file
+
+from faithmeter import DataSpec, InputError, Run, TrainingOptions, adopt, train
+from faithmeter.jobs import adopting
+from faithmeter.progress import Silent
+from faithmeter.results import find
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sentiment_rows(400)))
+    options = TrainingOptions(strategy="plain", epochs=4, curriculum=False, learning_rate=2e-3, batch_size=16)
+    return train(folder / "run", DataSpec(data=str(folder / "reviews.jsonl")), "small", options)
+
+
+@pytest.fixture
+def data(trained):
+    return trained.config.data
+
+
+@pytest.fixture
+def turned(trained, tmp_path):
+    """The same model with its two classes the other way round, and in capitals, as hub models name them."""
+    return turned_round(trained, tmp_path / "turned", ("POSITIVE", "NEGATIVE"))
+
+
+def turned_round(trained, folder, names):
+    shutil.copytree(trained.model_folder, folder)
+    weights = load_file(folder / "model.safetensors")
+    for name in ("classifier.out_proj.weight", "classifier.out_proj.bias"):
+        weights[name] = weights[name].flip(0).contiguous()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = dict(enumerate(names))
+    config["label2id"] = {name: number for number, name in enumerate(names)}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+class Heard(Silent):
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+    warn = note
+
+
+def test_a_model_is_judged_with_its_classes_in_its_own_order(trained, turned, data, tmp_path):
+    run = adopt(tmp_path / "run", str(turned), data)
+    assert run.config.labels == ("POSITIVE", "NEGATIVE")
+    assert run.classifier().labels == ("POSITIVE", "NEGATIVE")
+    for ratio in (0.0, 1.0):
+        assert find(run.results, "performance", ratio) == find(trained.results, "performance", ratio)
+    assert run.data().labels == ("POSITIVE", "NEGATIVE")  # found again with the order of the run
+    assert not run.config.knows_masks
+
+
+def test_the_same_model_and_data_is_the_same_run_and_another_is_refused(turned, data, tmp_path):
+    first = adopt(tmp_path / "run", str(turned), data)
+    written = (first.path / "results.jsonl").stat().st_mtime_ns
+    again = adopt(tmp_path / "run", str(turned), data)
+    assert (again.path / "results.jsonl").stat().st_mtime_ns == written
+    with pytest.raises(InputError, match="another model, data or settings"):
+        adopt(tmp_path / "run", str(turned), data, masked_before=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="nothing is overwritten"):
+        adopt(tmp_path / "mine", str(turned), data)
+
+
+def test_training_goes_on_from_a_trained_model_with_its_head_and_classes(trained, turned, data, tmp_path):
+    heard = Heard()
+    options = TrainingOptions(epochs=1, learning_rate=1e-9)
+    run = train(tmp_path / "onward", data, str(turned), options, reporter=heard)
+    assert any("its head and its classes (POSITIVE, NEGATIVE) stay" in line for line in heard.said)
+    assert find(run.results, "performance", 0.0) == find(trained.results, "performance", 0.0)
+
+
+def test_other_classes_are_learnt_anew_and_said(trained, tmp_path):
+    rows = [{**row, "label": "ham" if row["label"] == "positive" else "spam"} for row in sentiment_rows(100)]
+    (tmp_path / "mail.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    heard, other = Heard(), DataSpec(data=str(tmp_path / "mail.jsonl"))
+    train(tmp_path / "onward", other, str(trained.model_folder), TrainingOptions(epochs=1), reporter=heard)
+    assert any("are not those of the data (ham, spam)" in line for line in heard.said)
+    with pytest.raises(InputError, match=r"classes \(negative, positive\) are not those of the data \(ham, spam\)"):
+        adopt(tmp_path / "run", str(trained.model_folder), other)
+    assert not (tmp_path / "run").exists()
+
+
+def test_nameless_classes_in_the_wrong_order_are_found_by_the_accuracy(trained, data, tmp_path):
+    heard = Heard()
+    nameless = turned_round(trained, tmp_path / "nameless", ("LABEL_0", "LABEL_1"))
+    adopt(tmp_path / "run", str(nameless), data, reporter=heard)
+    assert any("Is the order of its classes right" in line for line in heard.said)
+
+
+def test_a_model_without_a_head_has_nothing_to_explain(turned, data, tmp_path):
+    config = json.loads((turned / "config.json").read_text())
+    (turned / "config.json").write_text(json.dumps({**config, "architectures": ["RoFormerModel"]}))
+    with pytest.raises(InputError, match=r"no classification head yet.*faithmeter train"):
+        adopt(tmp_path / "run", str(turned), data)
+
+
+def test_an_interrupted_adoption_leaves_nothing_behind(turned, data, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(adopting, "store_performance", killed)
+    with pytest.raises(KeyboardInterrupt):
+        adopt(tmp_path / "run", str(turned), data)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["turned"]
+
+
+def test_the_command_line_takes_a_model_in_place_of_a_run(turned, data, tmp_path, faithmeter):
+    where = ("--data", data.data, "--run", tmp_path / "run")
+    code, printed = faithmeter("check", turned, *where)
+    assert code == 0, printed
+    assert "as it came" in printed
+    code, printed = faithmeter("measure", turned, *where, "--measures", "loo-abs", "--rows", "8", "--random-runs", "1")
+    assert code == 0, printed
+    assert "RACU" in printed
+    assert "as it came" not in printed
+    # from now on it is a run like any other
+    code, printed = faithmeter("explain", tmp_path / "run", "good film")
+    assert (code, "POSITIVE" in printed) == (0, True)
+    code, printed = faithmeter("check", turned)
+    assert (code, "is a model, not a run" in printed) == (2, True)
+    code, printed = faithmeter("train", tmp_path / "run", "--resume")
+    assert (code, "nothing to resume" in printed) == (2, True)
+
+
+def test_the_command_line_pools_runs(trained, tmp_path, faithmeter):
+    paths = [shutil.copytree(trained.path, tmp_path / name) for name in ("one", "two")]
+    code, printed = faithmeter(
+        "measure", *paths, "--measures", "loo-abs", "--rows", "8", "--random-runs", "1", "--without-check"
+    )
+    assert code == 0, printed
+    assert "All 2 runs together" in printed
+    assert "Intervals over seeds" in printed
+    assert Run(paths[1]).results
