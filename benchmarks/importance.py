@@ -1,4 +1,4 @@
-"""Speed of importance measures against captum and naive formulas, on MiniLM and SST2 sentences, one core.
+"""Speed of importance measures and of empirical CDFs against captum and naive formulas, on MiniLM and SST2, one core.
 
 Each round runs every contestant once, in turn, and takes CPU time, so that a busy machine disturbs all alike; the
 median of the rounds' ratios is printed. Needs captum (`pip install captum --no-deps`).
@@ -21,6 +21,7 @@ from faithmeter.batch import Batch, Encoded
 from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import DataSpec, load_splits
 from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.in_distribution.p_values import counts, sorted_columns
 
 SENTENCES = Path(__file__).resolve().parents[2] / "shared" / "data" / "sst2" / "validation.jsonl.gz"
 
@@ -98,6 +99,51 @@ def needed_operations(classifier: Classifier, encoded: Encoded) -> float:
     return total
 
 
+class Counted:
+    """A classifier that counts its maskings and the tokens of the texts that they are of."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        self.classifier, self.count, self.tokens = classifier, 0, 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.classifier, name)
+
+    def logits_of_masks(self, batch: Batch, rows: Tensor, masked: Tensor) -> Tensor:
+        """Count, and do as the classifier does."""
+        self.count += len(rows)
+        self.tokens += int(batch.attention_mask.sum(dim=1)[rows].sum())
+        return self.classifier.logits_of_masks(batch, rows, masked)
+
+
+def evaluations_of(name: str, classifier: Classifier, encoded: Encoded) -> tuple[int, int]:
+    """Return how many maskings a measure evaluates, and of how many tokens."""
+    counted = Counted(classifier)
+    explain(name, counted, encoded)  # type: ignore[arg-type]
+    return counted.count, counted.tokens
+
+
+def reference_evaluations(encoded: Encoded, width: int = 10) -> int:
+    """Return how many maskings a beam search evaluates that does not look whether two states meet in one set."""
+    total = 0
+    for row in range(len(encoded)):
+        states, left = 1, int(encoded.maskable[encoded.offsets[row] : encoded.offsets[row + 1]].sum())
+        while left:
+            total += states * left
+            states, left = min(width, states * left), left - 1
+    return total
+
+
+def broadcast_cdf(reference: Tensor, values: Tensor) -> None:
+    """Compare every value with every reference row, a few rows at a time."""
+    for few in values.split(8):
+        (reference[None] < few[:, None]).sum(dim=1)
+
+
+def searched_cdf(reference: Tensor, values: Tensor) -> None:
+    """Sort, then search."""
+    counts(sorted_columns(reference), values.movedim(0, -1))
+
+
 def base_shaped(classifier: Classifier) -> Classifier:
     """Return a random model of RoBERTa-base's shape that reads the same tokens."""
     config = transformers.RobertaConfig(vocab_size=len(classifier.tokenizer), pad_token_id=0, num_labels=2)
@@ -128,6 +174,10 @@ def main() -> None:
     classifier.model.eval()
     encoded = classifier.encode(texts)
     long = classifier.encode([" ".join(texts[:7])])
+    beamed = classifier.encode(sorted(texts, key=len)[len(texts) // 2 :][:2])
+    beam_count, beam_tokens = evaluations_of("beam", classifier, beamed)
+    _, loo_tokens = evaluations_of("loo-signed", classifier, encoded)
+    reference, values = (torch.randn(1000, 7, 384, generator=torch.manual_seed(seed)) for seed in (0, 1))
     base = base_shaped(classifier)
     few = base.encode(texts[:2])
     contestants: dict[str, Callable[[], object]] = {
@@ -146,6 +196,9 @@ def main() -> None:
         "long loo": lambda: explain("loo-signed", classifier, long),
         "captum long loo, best: 8": lambda: captum_ablation(classifier, long, 1, 8),
         "base loo": lambda: explain("loo-signed", base, few),
+        "beam": lambda: explain("beam", classifier, beamed),
+        "cdf": lambda: searched_cdf(reference, values),
+        "broadcast cdf": lambda: broadcast_cdf(reference, values),
     }
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     peaks = []
@@ -162,6 +215,12 @@ def main() -> None:
         "grad-l2, times faster than the one-hot norm": ratio(seconds, "one-hot l2", "grad-l2"),
         "leave-one-out, share of the matmul peak": share(needed_operations(classifier, encoded), seconds["loo"], peaks),
         "the same, of RoBERTa-base's shape": share(needed_operations(base, few), seconds["base loo"], peaks),
+    }
+    per_token = [(b / beam_tokens) / (f / loo_tokens) for b, f in zip(seconds["beam"], seconds["loo"], strict=True)]
+    result |= {
+        "beam, cost of a masked token against leave-one-out's": round(statistics.median(per_token), 2),
+        "beam, evaluations against a search that repeats sets": round(beam_count / reference_evaluations(beamed), 2),
+        "empirical CDFs, times faster than comparing all with all": ratio(seconds, "broadcast cdf", "cdf"),
     }
     for name, value in result.items():
         print(f"{name}: {value}")

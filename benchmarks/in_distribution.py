@@ -1,6 +1,10 @@
-"""Level and power of the in-distribution test on bAbI-1: a masked and a plain model, fresh rows, five resplits.
+"""Level and power of the in-distribution test: a masked and a plain model, fresh rows, five resplits.
 
-    python benchmarks/in_distribution.py FOLDER        # trains FOLDER/masked-0 and FOLDER/plain-0 where missing
+    python benchmarks/in_distribution.py FOLDER                  # bAbI-1, small encoder
+    python benchmarks/in_distribution.py FOLDER --data-dir DIR   # SST2, MiniLM, with the files of DIR/sst2
+
+FOLDER holds the runs babi-masked-SEED and babi-plain-SEED, which are trained where missing, or sst2-masked-SEED and
+sst2-plain-SEED, which `masked_performance.py` trains. Fresh rows are rows that no training saw.
 
 Printed for every masking ratio, in per cent of fresh rows with p ≤ .05:
 level    random masking of the masked model: `calibrated` at the rows' own ratio, p_max, and the `paper` form
@@ -17,7 +21,7 @@ import numpy as np
 import torch
 import transformers
 
-from faithmeter import DataSpec, Run, TrainingOptions, train
+from faithmeter import DataSpec, Run, TrainingOptions, load_splits, train
 from faithmeter.babi import generate
 from faithmeter.batch import Encoded
 from faithmeter.classifier import Classifier
@@ -38,12 +42,27 @@ WORDS, TESTED = 91, 92  # purposes of random streams
 Table = dict[str, list[list[float]]]
 
 
-def model(folder: Path, strategy: str, seed: int) -> Classifier:
-    """Return a trained model; train it first if it is not there."""
-    path = folder / f"{strategy}-{seed}"
-    if not path.exists():
-        train(path, DataSpec(task="babi-1"), "small", TrainingOptions(strategy=strategy, seed=seed))
-    return Run(path).classifier()
+def babi(folder: Path, seed: int, rows: int) -> tuple[Classifier, Classifier, list[str], list[str] | None]:
+    """Return the masked and the plain model, trained first if they are not there, and fresh stories and questions."""
+    for strategy in ("masked", "plain"):
+        path = folder / f"babi-{strategy}-{seed}"
+        if not path.exists():
+            train(path, DataSpec(task="babi-1"), "small", TrainingOptions(strategy=strategy, seed=seed))
+    masked, plain = (Run(folder / f"babi-{strategy}-{seed}").classifier() for strategy in ("masked", "plain"))
+    stories = generate(1, rows, seed=1000 + seed)
+    return masked, plain, [" ".join(row["context"]) for row in stories], [row["question"] for row in stories]
+
+
+def sst2(
+    folder: Path, seed: int, rows: int, data_dir: str
+) -> tuple[Classifier, Classifier, list[str], list[str] | None]:
+    """Return the masked and the plain model, and sentences of the validation split that picked no epoch of theirs."""
+    runs = [Run(folder / f"sst2-{strategy}-{seed}") for strategy in ("masked", "plain")]
+    seen = set(runs[0].data().validation["text"])
+    every = load_splits(DataSpec(task="sst2", data_dir=data_dir)).validation["text"]
+    texts = [text for text in every if text not in seen]
+    chosen = random_stream(0, TESTED, len(texts)).permutation(len(texts))[:rows]
+    return runs[0].classifier(), runs[1].classifier(), [texts[i] for i in chosen], None
 
 
 def random_words(classifier: Classifier, encoded: Encoded) -> Encoded:
@@ -70,6 +89,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--data-dir", help="judge MiniLM on SST2 of this folder instead of bAbI")
     parser.add_argument("--seed", type=int, default=0, help="model seed")
     parser.add_argument("--rows", type=int, default=2000, help="validation rows")
     parser.add_argument("--fresh", type=int, default=1000, help="tested rows")
@@ -78,9 +98,11 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    stories = generate(1, options.rows + options.fresh, seed=1000 + options.seed)
-    texts, questions = [" ".join(row["context"]) for row in stories], [row["question"] for row in stories]
-    masked, plain = (model(options.folder, strategy, options.seed) for strategy in ("masked", "plain"))
+    wanted = options.rows + options.fresh
+    if options.data_dir is None:
+        masked, plain, texts, questions = babi(options.folder, options.seed, wanted)
+    else:
+        masked, plain, texts, questions = sst2(options.folder, options.seed, wanted, options.data_dir)
     encoded = masked.encode(texts, questions)
     lengths = torch.from_numpy(encoded.lengths)
     features = list(step_features(masked, encoded, seed=TESTED))
@@ -90,7 +112,7 @@ def main() -> None:
     as_in_training[::2] = features[0][::2]  # half of a mini-batch is not masked
     table: Table = defaultdict(list)
     for resplit in range(options.resplits):
-        order = torch.from_numpy(random_stream(resplit, TESTED).permutation(len(stories)))
+        order = torch.from_numpy(random_stream(resplit, TESTED).permutation(len(texts)))
         reference, fresh = order[: options.rows], order[options.rows :]
         calibrated = fit_calibrated((f[reference] for f in features), lengths[reference], seed=resplit)
         own_unmasked = fit_calibrated([plain_features[0][reference]], lengths[reference], seed=resplit)

@@ -166,6 +166,16 @@ ARCHITECTURES = {
         "sentence-piece",
     ),
     "modernbert": (transformers.ModernBertConfig, {**_SHAPE, "global_attn_every_n_layers": 1}, "byte-bpe"),
+    "xlm-roberta": (
+        transformers.XLMRobertaConfig,
+        {**_SHAPE, "max_position_embeddings": 130, "type_vocab_size": 1},
+        "sentence-piece",
+    ),
+    "camembert": (
+        transformers.CamembertConfig,
+        {**_SHAPE, "max_position_embeddings": 130, "type_vocab_size": 1},
+        "sentence-piece",
+    ),
     "albert": (transformers.AlbertConfig, {**_SHAPE, "embedding_size": 16}, "sentence-piece"),
 }
 

@@ -61,6 +61,11 @@ def test_check_judges_every_ratio_and_warns_of_few_rows(run):
     assert run.checked
 
 
+def test_check_fits_on_as_many_rows_as_told(run):
+    check(run.path, rows=20)
+    assert run.in_distribution_test().rows == 20
+
+
 def test_explanations_that_find_the_telling_word_are_more_faithful_than_random(measured):
     racu = {row["measure"]: row["value"] for row in measured.results if row["kind"] == "racu"}
     assert racu["loo-abs"] > 0.3

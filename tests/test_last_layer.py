@@ -34,7 +34,7 @@ def test_explaining_changes_no_logit(architecture):
         assert torch.equal(classifier.logits(batch), expected)
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", "roformer"])
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta", "camembert", "electra", "roformer"])
 def test_the_last_feed_forward_block_sees_one_position_only(architecture):
     classifier = classifier_of(architecture)
     batch = example_batch(classifier)

@@ -261,13 +261,14 @@ def check(
     subject: Annotated[str, typer.Argument(metavar="RUN|MODEL", help=_SUBJECT)],
     data: _Data,
     form: Annotated[str, typer.Option(help="calibrated (holds its level) or paper.")] = "calibrated",
+    rows: Annotated[int, typer.Option(min=4, help="Validation rows to fit the test on, drawn at random.")] = 6000,
     run: _RunOption = None,
     masked_before: _MaskedBefore = False,
 ) -> None:
     """Ask whether masking is in-distribution for a model: MaSF, fitted on the validation split."""
     jobs, reporter = _jobs(), Terminal(console)
     path = _run_of(jobs, subject, data, run, masked_before, reporter)
-    verdicts = jobs.check(path, form=form, reporter=reporter)
+    verdicts = jobs.check(path, form=form, rows=rows, reporter=reporter)
     print_check(verdicts, jobs.summary(verdicts, path / "model"))
 
 

@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     REFERENCE_MASKS = 31
     REFERENCE_HALVES = 32
     TIES = 33
+    REFERENCE_ROWS = 34
 
 
 def random_stream(*keys: int) -> np.random.Generator:
