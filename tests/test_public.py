@@ -17,7 +17,8 @@ ROOMS = (
     "training.loop", "training", "importance.gradient", "importance.occlusion", "importance.beam",
     "importance.chance", "importance", "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict",
     "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results", "run", "jobs.training",
-    "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.explaining", "jobs", "__init__", "printing", "cli",
+    "jobs.adopting", "jobs.checking", "jobs.summarising", "jobs.measuring", "jobs.explaining", "jobs",
+    "__init__", "printing", "cli",
 )  # fmt: skip
 
 

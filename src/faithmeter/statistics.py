@@ -41,6 +41,18 @@ def bca_interval(
     return float(low), float(high)
 
 
+def percentile_band(
+    statistic: Callable[[Array], Array], observations: int, *, resamples: int = 1999, seed: int = 0
+) -> tuple[Array, Array]:
+    """Return the 2.5 % and 97.5 % quantiles of every column of a statistic of weighted observations: a ribbon to draw.
+
+    `statistic` maps (resamples, observations) weights to (resamples, columns).
+    """
+    drawn = np.random.default_rng(seed).multinomial(observations, np.full(observations, 1 / observations), resamples)
+    low, high = np.quantile(_in_blocks(statistic, drawn.astype(np.float64)), (0.025, 0.975), axis=0)
+    return low, high
+
+
 def _in_blocks(statistic: Callable[[Array], Array], weights: Array) -> Array:
     """Apply the statistic to a few hundred weight rows at a time, to keep memory flat."""
     return np.concatenate([statistic(weights[start : start + 500]) for start in range(0, len(weights), 500)])

@@ -10,9 +10,11 @@ from faithmeter.faithfulness.curves import (
     Curve,
     area_between_curves,
     faithfulness_over_observations,
+    held_by_the_most_important,
     mask_most_important,
     masking_walk,
     observation_areas,
+    performance_band,
     random_spread,
 )
 from faithmeter.importance import ImportanceMeasure
@@ -155,7 +157,6 @@ def answers(share_right: list[float], n: int = 100) -> Curve:
 def test_faithfulness_on_one_model_with_an_interval_over_observations():
     gold = np.ones(100, dtype=int)
     result = faithfulness_over_observations("accuracy", gold, answers([0.9, 0.4, 0.3]), [answers([0.9, 0.7, 0.3])])
-    assert result.performance == pytest.approx((0.9, 0.4, 0.3))
     assert (result.acu, result.racu) == pytest.approx((0.15, 0.15 / 0.35))
     low, high = result.acu_interval
     # ACU is half the share of rows right at random's middle step and not at ours: 30 of 100, sd .5·sqrt(.3·.7/100)
@@ -178,3 +179,22 @@ def test_each_observation_has_its_own_area():
     acu, racu = observation_areas(curve, random)
     assert acu == pytest.approx([0.15, -0.1])
     assert racu == pytest.approx([0.15 / 0.35, -0.1 / 0.35])
+
+
+def test_a_curve_is_drawn_with_the_interval_of_its_mean():
+    gold = np.ones(400, dtype=int)
+    band = performance_band("accuracy", gold, [answers([1.0, 0.6, 0.2], 400), answers([1.0, 0.4, 0.2], 400)])
+    assert [value for value, _, _ in band] == pytest.approx([1.0, 0.5, 0.2])
+    assert band[0] == (1.0, 1.0, 1.0)
+    for value, low, high in band[2:]:
+        error = 1.96 * np.sqrt(value * (1 - value) / 400)
+        assert (low, high) == pytest.approx((value - error, value + error), abs=0.01)
+
+
+def test_sparsity_is_the_share_of_importance_in_the_top_tokens():
+    importance = torch.tensor([[9.0, -6.0, 3.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0, 5.0]])
+    maskable = torch.tensor([[False, True, True, True, False], [True, True, False, False, False]])
+    held = held_by_the_most_important(importance, maskable)
+    # 3 tokens: one of them from step 4 on, two from step 7 on
+    assert held[0].tolist() == pytest.approx([0] * 4 + [0.6] * 3 + [0.9] * 3 + [1.0])
+    assert held[1].isnan().all()  # nothing is important in it

@@ -16,7 +16,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.importance import ImportanceMeasure
 from faithmeter.masking import STEPS
 from faithmeter.performance import Ints, weighted_performance
-from faithmeter.statistics import bca_interval
+from faithmeter.statistics import bca_interval, percentile_band
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float] | None
@@ -86,7 +86,6 @@ class Curve:
 class Faithfulness:
     """How faithful a measure is. Intervals are 95 %, over `over`: `seeds` or `observations`; nan RACU has no scale."""
 
-    performance: tuple[float, ...]
     acu: float
     acu_interval: Interval
     racu: float
@@ -108,7 +107,6 @@ def faithfulness_over_observations(metric: str, gold: Ints, curve: Curve, random
     ones = np.ones((1, len(gold)))
     acu, racu = (float(value[0]) for value in areas(ones))
     return Faithfulness(
-        performance=tuple(weighted_performance(metric, gold, curve.predicted, ones)[0].tolist()),
         acu=acu,
         acu_interval=bca_interval(lambda weights: areas(weights)[0], len(gold)),
         racu=racu,
@@ -116,6 +114,27 @@ def faithfulness_over_observations(metric: str, gold: Ints, curve: Curve, random
         over="observations",
         n=len(gold),
     )
+
+
+def performance_band(metric: str, gold: Ints, curves: list[Curve]) -> list[tuple[float, float, float]]:
+    """Return for each step the mean performance of the curves and its 95 % interval over observations."""
+
+    def mean(weights: Floats) -> Floats:
+        return np.mean([weighted_performance(metric, gold, curve.predicted, weights) for curve in curves], axis=0)
+
+    low, high = percentile_band(mean, len(gold))
+    return list(zip(mean(np.ones((1, len(gold))))[0].tolist(), low.tolist(), high.tolist(), strict=True))
+
+
+def held_by_the_most_important(importance: Tensor, maskable: Tensor, steps: int = STEPS) -> Tensor:
+    """Return (rows, steps + 1): the share of a row's |importance| in its top floor(n·k/steps) of n maskable tokens.
+
+    The sparsity of ROAR's App. E. nan where there is no importance at all.
+    """
+    ordered = importance.abs().double().masked_fill(~maskable, 0.0).sort(dim=1, descending=True).values
+    sums = torch.nn.functional.pad(ordered.cumsum(dim=1), (1, 0))
+    counts = maskable.sum(dim=1, keepdim=True) * torch.arange(steps + 1) // steps
+    return sums.gather(1, counts) / sums[:, -1:].masked_fill(sums[:, -1:] == 0, torch.nan)
 
 
 def observation_areas(curve: Curve, random: list[Curve]) -> tuple[Floats, Floats]:

@@ -5,7 +5,8 @@ from faithmeter.in_distribution import summary
 from faithmeter.jobs.adopting import adopt
 from faithmeter.jobs.checking import check
 from faithmeter.jobs.explaining import explain, read_texts
-from faithmeter.jobs.measuring import MeasureOptions, measure, pool
+from faithmeter.jobs.measuring import MeasureOptions, measure
+from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.training import TrainingOptions, resume, train
 
 __all__ = [

@@ -6,15 +6,13 @@ batch it was at. Nothing is written that depends on how the work was cut: the ro
 
 import dataclasses
 import hashlib
-import io
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -25,33 +23,18 @@ from torch import Tensor
 from faithmeter.batch import Batch, Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
-from faithmeter.faithfulness.curves import (
-    Curve,
-    Faithfulness,
-    Interval,
-    faithfulness_over_observations,
-    masking_walk,
-    observation_areas,
-    random_spread,
-)
+from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk
 from faithmeter.files import write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
-from faithmeter.in_distribution import LEVEL, MaSF, Verdict, at_any_step, smallest_of, verdict_of
+from faithmeter.in_distribution import LEVEL, MaSF, at_any_step, smallest_of
+from faithmeter.jobs.summarising import parquet, store_faithfulness
 from faithmeter.jobs.training import encode
 from faithmeter.masking import STEPS, Purpose, random_stream
-from faithmeter.performance import Floats, weighted_performance
 from faithmeter.progress import Reporter, Silent
-from faithmeter.results import Result
 from faithmeter.run import Run
-from faithmeter.statistics import mean_interval
 
 WORTH_SAYING = 60  # seconds that a measure takes before its estimate is worth a line
 TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is killed
-KINDS = (
-    "acu", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
-    "share_out_of_distribution", "walk_p_value",
-)  # fmt: skip
-Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 
 @dataclass(frozen=True)
@@ -107,7 +90,7 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
         if seconds is not None and seconds > WORTH_SAYING:
             reporter.note(f"{name} on {len(rows)} texts will take about {_duration(seconds)}.")
         _measure_one(run, classifier, test, name, one, seed, rows, options.target, masf, known, reporter)
-    _store(run, test, [name for name, *_ in jobs], masf)
+    store_faithfulness(run, test, [name for name, *_ in jobs], masf)
     return run
 
 
@@ -182,7 +165,7 @@ def _measure_one(
                 shard.parent.mkdir(parents=True, exist_ok=True)
                 watch = Stopwatch(one, known.get((one.absolute_of, number)))
                 table = _walk_table(classifier, batch, watch, seed, target, masf)
-                write_bytes(shard, _parquet(table))
+                write_bytes(shard, parquet(table))
                 if watch.first is not None:
                     known[one.name, number] = watch.first
             advance(len(batch))
@@ -191,7 +174,10 @@ def _measure_one(
 def _walk_table(
     classifier: Classifier, batch: Batch, watch: "Stopwatch", seed: int, target: str, masf: MaSF | None
 ) -> pyarrow.Table:
-    """Return a row for each observation and step: prediction, the target's probability, p-values, seconds."""
+    """Return a row for each observation and step: prediction, the target's probability, p-values, seconds.
+
+    `held` is the sparsity of the first explanation: the share of all importance that the tokens masked by then hold.
+    """
     targets = batch.labels if target == "gold" else classifier.predict_with_features(batch)[0].argmax(dim=-1)
     columns: dict[str, list[Tensor]] = {}
     for step, masked in enumerate(masking_walk(classifier, batch, watch.measure, targets, seed=seed)):
@@ -207,6 +193,8 @@ def _walk_table(
             found |= {"p_value": masf.at_step(p_values, step), "p_max": at_any_step(p_values)}
         for key, value in found.items():
             columns.setdefault(key, []).append(value)
+    if watch.first is not None:
+        columns["held"] = list(held_by_the_most_important(watch.first[0], batch.maskable).T)
     table = {key: torch.cat(values).numpy() for key, values in columns.items()}
     table["seconds"] = np.full(len(table["row"]), watch.seconds / len(table["row"]))
     return pyarrow.table(table)
@@ -261,117 +249,3 @@ def _require_same_settings(run: Run, options: MeasureOptions) -> None:
             f"{run.path} holds measurements with another {' and '.join(differing)}, which do not compare with these. "
             f"Use the same settings ({stored}), or remove {run.measurements} first."
         )
-
-
-def _parquet(table: pyarrow.Table) -> bytes:
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(table, buffer)
-    return buffer.getvalue()
-
-
-# --------------------------------------------------------------------------------------------------- results
-
-
-def read_measurement(run: Run, name: str) -> Table:
-    """Return a measure's stored columns as (observations, steps + 1) arrays, in the order of the dataset rows."""
-    table = pyarrow.concat_tables(
-        [pyarrow.parquet.read_table(shard) for shard in sorted((run.measurements / name).glob("*.parquet"))]
-    ).sort_by([("row", "ascending"), ("step", "ascending")])
-    return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in table.column_names}
-
-
-def _store(run: Run, test: Encoded, names: Sequence[str], masf: MaSF | None) -> None:
-    """Turn measurements into result rows and `observations.parquet`."""
-    tables = {name: read_measurement(run, name) for name in names}
-    random = [tables[name] for name in names if name.startswith("random.")]
-    results, observations = [], []
-    for name, table in tables.items():
-        if name.startswith("random."):
-            continue
-        rows = table["row"][:, 0]
-        baseline = [_curve(one, rows) for one in random]
-        faithfulness = faithfulness_over_observations(
-            run.config.metric, test.labels[rows], _curve(table, rows), baseline
-        )
-        results += _measure_results(run, name, faithfulness, table, _typical(table, test, masf))
-        acu, racu = observation_areas(_curve(table, rows), baseline)
-        observations.append(pyarrow.table({"row": rows, "measure": [name] * len(rows), "acu": acu, "racu": racu}))
-    gold = test.labels[random[0]["row"][:, 0]]
-    curves = [_curve(one, one["row"][:, 0]) for one in random]
-    spread = random_spread(run.config.metric, gold, curves)
-    results.append(Result("random_spread", spread, run.config.metric, "test", None, len(gold), "random"))
-    ones = np.ones((1, len(gold)))
-    mean = np.mean([weighted_performance(run.config.metric, gold, c.predicted, ones)[0] for c in curves], axis=0)
-    results += _curve_results(run, "random", mean, random[0], _typical(random[0], test, masf))
-    run.store_results(KINDS, results)
-    write_bytes(run.path / "observations.parquet", _parquet(pyarrow.concat_tables(observations)))
-
-
-def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
-    """Return the verdict on the masked rows of each step; none where the run was not checked."""
-    if masf is None or "p_max" not in table:
-        return []
-    lengths = torch.from_numpy(test.lengths[table["row"][:, 0]])
-    own, largest = (torch.tensor(table[name]) for name in ("p_value", "p_max"))
-    return [verdict_of(masf, own[:, step], largest[:, step], lengths, step) for step in range(STEPS + 1)]
-
-
-def _measure_results(run: Run, name: str, found: Faithfulness, table: Table, verdicts: list[Verdict]) -> list[Result]:
-    """Return a measure's result rows: areas with intervals, its curve, its p-values, its cost."""
-    metric, n = run.config.metric, found.n
-    per_text = float(table["seconds"].sum() / n)
-    return [
-        _with_interval("acu", found.acu, found.acu_interval, found, metric, name),
-        _with_interval("racu", found.racu, found.racu_interval, found, metric, name),
-        Result("seconds_per_text", per_text, "seconds", "test", None, n, name),
-        *_curve_results(run, name, np.array(found.performance), table, verdicts),
-    ]
-
-
-def _with_interval(kind: str, value: float, interval: Interval, found: Faithfulness, metric: str, name: str) -> Result:
-    low, high = interval or (None, None)
-    return Result(kind, value, metric, "test", None, found.n, name, low, high, found.over)
-
-
-def _curve_results(run: Run, name: str, performance: Floats, table: Table, verdicts: list[Verdict]) -> Iterator[Result]:
-    n = len(table["row"])
-    for step, value in enumerate(performance):
-        yield Result("masked_performance", float(value), run.config.metric, "test", step / STEPS, n, name)
-    for verdict in verdicts:
-        ratio = verdict.step / STEPS
-        yield Result("share_atypical", verdict.random.share_below, "share", "test", ratio, n, name)
-        yield Result("share_out_of_distribution", verdict.anywhere.share_below, "share", "test", ratio, n, name)
-    if verdicts:
-        p_value = smallest_of([verdict.anywhere.dataset_p_value for verdict in verdicts])
-        yield Result("walk_p_value", p_value, "p", "test", None, n, name)
-
-
-def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the result rows of several measured runs as one: means, with BCa intervals over the runs (their seeds).
-
-    Only measures that were measured on all of them are there. Shares out-of-distribution are the mean, and their
-    p-value the smallest times the number of runs.
-    """
-    rows = [run.results for run in runs]
-    metrics = {run.config.metric for run in runs}
-    if len(metrics) > 1:
-        raise InputError(f"These runs have different metrics ({', '.join(sorted(metrics))}), which have no mean.")
-    keyed = [
-        {(row["kind"], row["measure"], row["masking_ratio"]): row for row in one if row["kind"] in KINDS}
-        for one in rows
-    ]
-    pooled = []
-    for key in [key for key in keyed[0] if all(key in one for one in keyed)]:
-        same = [one[key] for one in keyed]
-        values = np.array([row["value"] for row in same])
-        interval = mean_interval(values) if key[0] in ("acu", "racu") else None
-        value = smallest_of(values.tolist()) if key[0] == "walk_p_value" else float(values.mean())
-        low, high = interval or (None, None)
-        pooled.append({**same[0], "value": value, "low": low, "high": high, "over": "seeds", "n": len(runs)})
-    return pooled
-
-
-def _curve(table: Table, rows: Ints) -> Curve:
-    """Return the curve of these dataset rows, of which the table holds all."""
-    index = np.searchsorted(table["row"][:, 0], rows)
-    return Curve(table["predicted"][index], table["probability"][index].astype(np.float64))

@@ -1,0 +1,150 @@
+"""From stored measurements to result rows: areas with intervals, curves, p-values, cost; of one run or of several."""
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import torch
+
+from faithmeter.batch import Encoded, Ints
+from faithmeter.errors import InputError
+from faithmeter.faithfulness.curves import (
+    Curve,
+    Faithfulness,
+    Interval,
+    faithfulness_over_observations,
+    observation_areas,
+    performance_band,
+    random_spread,
+)
+from faithmeter.files import write_bytes
+from faithmeter.in_distribution import MaSF, Verdict, smallest_of, verdict_of
+from faithmeter.masking import STEPS
+from faithmeter.results import Result
+from faithmeter.run import Run
+from faithmeter.statistics import mean_interval
+
+KINDS = (
+    "acu", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
+    "share_out_of_distribution", "sparsity", "walk_p_value",
+)  # fmt: skip
+WITH_INTERVAL = ("acu", "racu", "masked_performance")
+Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+
+def parquet(table: pyarrow.Table) -> bytes:
+    """Return a table as the bytes of a Parquet file."""
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def read_measurement(run: Run, name: str) -> Table:
+    """Return a measure's stored columns as (observations, steps + 1) arrays, in the order of the dataset rows."""
+    table = pyarrow.concat_tables(
+        [pyarrow.parquet.read_table(shard) for shard in sorted((run.measurements / name).glob("*.parquet"))]
+    ).sort_by([("row", "ascending"), ("step", "ascending")])
+    return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in table.column_names}
+
+
+def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF | None) -> None:
+    """Turn measurements into result rows and `observations.parquet`."""
+    tables = {name: read_measurement(run, name) for name in names}
+    random = [tables[name] for name in names if name.startswith("random.")]
+    results, observations = [], []
+    for name, table in tables.items():
+        if name.startswith("random."):
+            continue
+        rows = table["row"][:, 0]
+        baseline = [_curve(one, rows) for one in random]
+        faithfulness = faithfulness_over_observations(
+            run.config.metric, test.labels[rows], _curve(table, rows), baseline
+        )
+        results += _measure_results(run, name, faithfulness, table)
+        results += _curve_results(run, name, test.labels[rows], [_curve(table, rows)], _typical(table, test, masf))
+        acu, racu = observation_areas(_curve(table, rows), baseline)
+        observations.append(pyarrow.table({"row": rows, "measure": [name] * len(rows), "acu": acu, "racu": racu}))
+    gold = test.labels[random[0]["row"][:, 0]]
+    curves = [_curve(one, one["row"][:, 0]) for one in random]
+    spread = random_spread(run.config.metric, gold, curves)
+    results.append(Result("random_spread", spread, run.config.metric, "test", None, len(gold), "random"))
+    results += _curve_results(run, "random", gold, curves, _typical(random[0], test, masf))
+    run.store_results(KINDS, results)
+    write_bytes(run.path / "observations.parquet", parquet(pyarrow.concat_tables(observations)))
+
+
+def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
+    """Return the verdict on the masked rows of each step; none where the run was not checked."""
+    if masf is None or "p_max" not in table:
+        return []
+    lengths = torch.from_numpy(test.lengths[table["row"][:, 0]])
+    own, largest = (torch.tensor(table[name]) for name in ("p_value", "p_max"))
+    return [verdict_of(masf, own[:, step], largest[:, step], lengths, step) for step in range(STEPS + 1)]
+
+
+def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> list[Result]:
+    """Return a measure's result rows: areas with intervals, its cost, how sparse it is."""
+    metric, n = run.config.metric, found.n
+    per_text = float(table["seconds"].sum() / n)
+    return [
+        _with_interval("acu", found.acu, found.acu_interval, found, metric, name),
+        _with_interval("racu", found.racu, found.racu_interval, found, metric, name),
+        Result("seconds_per_text", per_text, "seconds", "test", None, n, name),
+        *(
+            Result("sparsity", float(share), "share", "test", step / STEPS, n, name)
+            for step, share in enumerate(np.nanmean(table["held"], axis=0))
+        ),
+    ]
+
+
+def _with_interval(kind: str, value: float, interval: Interval, found: Faithfulness, metric: str, name: str) -> Result:
+    low, high = interval or (None, None)
+    return Result(kind, value, metric, "test", None, found.n, name, low, high, found.over)
+
+
+def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdicts: list[Verdict]) -> Iterator[Result]:
+    """Yield the performance at every step, the mean of the curves, and how typical the masked rows are."""
+    metric, n = run.config.metric, len(gold)
+    for step, (value, low, high) in enumerate(performance_band(metric, gold, curves)):
+        yield Result("masked_performance", value, metric, "test", step / STEPS, n, name, low, high, "observations")
+    for verdict in verdicts:
+        ratio = verdict.step / STEPS
+        yield Result("share_atypical", verdict.random.share_below, "share", "test", ratio, n, name)
+        yield Result("share_out_of_distribution", verdict.anywhere.share_below, "share", "test", ratio, n, name)
+    if verdicts:
+        p_value = smallest_of([verdict.anywhere.dataset_p_value for verdict in verdicts])
+        yield Result("walk_p_value", p_value, "p", "test", None, n, name)
+
+
+def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the result rows of several measured runs as one: means, with BCa intervals over the runs (their seeds).
+
+    Only measures that were measured on all of them are there. Shares out-of-distribution are the mean, and their
+    p-value the smallest times the number of runs.
+    """
+    rows = [run.results for run in runs]
+    metrics = {run.config.metric for run in runs}
+    if len(metrics) > 1:
+        raise InputError(f"These runs have different metrics ({', '.join(sorted(metrics))}), which have no mean.")
+    keyed = [
+        {(row["kind"], row["measure"], row["masking_ratio"]): row for row in one if row["kind"] in KINDS}
+        for one in rows
+    ]
+    pooled = []
+    for key in [key for key in keyed[0] if all(key in one for one in keyed)]:
+        same = [one[key] for one in keyed]
+        values = np.array([row["value"] for row in same])
+        interval = mean_interval(values) if key[0] in WITH_INTERVAL else None
+        value = smallest_of(values.tolist()) if key[0] == "walk_p_value" else float(values.mean())
+        low, high = interval or (None, None)
+        pooled.append({**same[0], "value": value, "low": low, "high": high, "over": "seeds", "n": len(runs)})
+    return pooled
+
+
+def _curve(table: Table, rows: Ints) -> Curve:
+    """Return the curve of these dataset rows, of which the table holds all."""
+    index = np.searchsorted(table["row"][:, 0], rows)
+    return Curve(table["predicted"][index], table["probability"][index].astype(np.float64))
