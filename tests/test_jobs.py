@@ -15,6 +15,7 @@ from faithmeter.importance import as_measure
 from faithmeter.jobs import MeasureOptions, check, explain, measure, measuring, pool
 from faithmeter.jobs.measuring import Stopwatch, estimated_seconds
 from faithmeter.progress import Silent
+from faithmeter.results import most_faithful
 
 CHEAP = ("grad-l2", "loo-signed", "loo-abs")
 
@@ -211,10 +212,22 @@ def test_runs_are_pooled_into_means_with_intervals_over_them(measured, tmp_path)
         assert acu["value"] == pytest.approx(original[name] + 0.2)
         assert original[name] <= acu["low"] < acu["value"] < acu["high"] <= original[name] + 0.5
         assert (acu["over"], acu["n"]) == ("seeds", 3)
+        behind = pooled["acu_behind_best", name]
+        assert behind["value"] == pytest.approx(max(original.values()) - original[name])
     config = json.loads((runs[0].path / "config.json").read_text())
     (runs[0].path / "config.json").write_text(json.dumps({**config, "metric": "macro-f1"}))
     with pytest.raises(InputError, match=r"different metrics \(accuracy, macro-f1\)"):
         pool(runs)
+
+
+def test_every_measure_lies_some_way_behind_the_most_faithful_one(measured):
+    behind = {row["measure"]: row for row in measured.results if row["kind"] == "acu_behind_best"}
+    acu = {row["measure"]: row["value"] for row in measured.results if row["kind"] == "acu"}
+    best = most_faithful(measured.results)
+    assert behind[best]["value"] == 0
+    for name in CHEAP:
+        assert behind[name]["value"] == pytest.approx(acu[best] - acu[name])
+        assert behind[name]["low"] <= behind[name]["value"] <= behind[name]["high"]
 
 
 def test_a_measured_walk_has_a_p_value(measured):

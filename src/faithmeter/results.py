@@ -26,11 +26,22 @@ class Result:
     over: str | None = None
 
     def as_row(self) -> dict[str, Any]:
-        """Return the result as a line of `results.jsonl`."""
-        return asdict(self)
+        """Return the result as a line of `results.jsonl`; a number that does not exist (nan) is None there."""
+        return {**asdict(self), "value": None if self.value != self.value else self.value}
 
 
 def find(rows: Sequence[dict[str, Any]], kind: str, masking_ratio: float | None = None) -> float:
     """Return the value of the one row of this kind and ratio."""
     (row,) = [row for row in rows if row["kind"] == kind and row["masking_ratio"] == masking_ratio]
     return float(row["value"])
+
+
+def most_faithful(rows: Sequence[dict[str, Any]]) -> str | None:
+    """Return the measure whose ACU is surely the largest; None where nothing was measured.
+
+    By the lower end of its interval, so that a measure does not win by having been measured on a few texts only.
+    """
+    areas = [row for row in rows if row["kind"] == "acu"]
+    if not areas:
+        return None
+    return str(max(areas, key=lambda row: row["value"] if row["low"] is None else row["low"])["measure"])

@@ -7,21 +7,11 @@ from faithmeter.data import as_text, require_columns
 from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import Explanation, explain_texts
 from faithmeter.importance import as_measure
+from faithmeter.results import most_faithful
 from faithmeter.run import Run
 from faithmeter.tables import read_rows
 
 DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
-
-
-def most_faithful(run: Run) -> str | None:
-    """Return the measure whose ACU is surely the largest on this run; None where `measure` has not been run.
-
-    By the lower end of its interval, so that a measure does not win by having been measured on a few texts only.
-    """
-    rows = [row for row in run.results if row["kind"] == "acu"]
-    if not rows:
-        return None
-    return str(max(rows, key=lambda row: row["value"] if row["low"] is None else row["low"])["measure"])
 
 
 def explain(
@@ -35,7 +25,7 @@ def explain(
 ) -> list[Explanation]:
     """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it."""
     run = Run(path)
-    chosen = as_measure(measure or most_faithful(run) or DEFAULT_MEASURE)
+    chosen = as_measure(measure or most_faithful(run.results) or DEFAULT_MEASURE)
     labels = run.config.labels
     if target != "predicted" and target not in labels:
         raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")

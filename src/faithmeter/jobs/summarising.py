@@ -1,7 +1,7 @@
 """From stored measurements to result rows: areas with intervals, curves, p-values, cost; of one run or of several."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from faithmeter.faithfulness.curves import (
     Faithfulness,
     Interval,
     faithfulness_over_observations,
+    lead,
     observation_areas,
     performance_band,
     random_spread,
@@ -23,12 +24,12 @@ from faithmeter.faithfulness.curves import (
 from faithmeter.files import write_bytes
 from faithmeter.in_distribution import MaSF, Verdict, smallest_of, verdict_of
 from faithmeter.masking import STEPS
-from faithmeter.results import Result
+from faithmeter.results import Result, most_faithful
 from faithmeter.run import Run
 from faithmeter.statistics import mean_interval
 
 KINDS = (
-    "acu", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
+    "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
     "share_out_of_distribution", "sparsity", "walk_p_value",
 )  # fmt: skip
 WITH_INTERVAL = ("acu", "racu", "masked_performance")
@@ -72,6 +73,7 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
     spread = random_spread(run.config.metric, gold, curves)
     results.append(Result("random_spread", spread, run.config.metric, "test", None, len(gold), "random"))
     results += _curve_results(run, "random", gold, curves, _typical(random[0], test, masf))
+    results += _leads(run, test, tables, [result.as_row() for result in results])
     run.store_results(KINDS, results)
     write_bytes(run.path / "observations.parquet", parquet(pyarrow.concat_tables(observations)))
 
@@ -83,6 +85,21 @@ def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
     lengths = torch.from_numpy(test.lengths[table["row"][:, 0]])
     own, largest = (torch.tensor(table[name]) for name in ("p_value", "p_max"))
     return [verdict_of(masf, own[:, step], largest[:, step], lengths, step) for step in range(STEPS + 1)]
+
+
+def _leads(run: Run, test: Encoded, tables: dict[str, Table], found: list[dict[str, Any]]) -> Iterator[Result]:
+    """Yield how far each measure lies behind the most faithful one, on the texts that both were measured on."""
+    best = most_faithful(found)
+    assert best is not None
+    for name in (row["measure"] for row in found if row["kind"] == "acu"):
+        rows = np.intersect1d(tables[best]["row"][:, 0], tables[name]["row"][:, 0])
+        value, interval = lead(
+            run.config.metric, test.labels[rows], *(_curve(tables[one], rows) for one in (best, name))
+        )
+        low, high = interval or (None, None)
+        yield Result(
+            "acu_behind_best", value, run.config.metric, "test", None, len(rows), name, low, high, "observations"
+        )
 
 
 def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> list[Result]:
@@ -133,15 +150,27 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
         {(row["kind"], row["measure"], row["masking_ratio"]): row for row in one if row["kind"] in KINDS}
         for one in rows
     ]
-    pooled = []
+    pooled: list[dict[str, Any]] = []
     for key in [key for key in keyed[0] if all(key in one for one in keyed)]:
         same = [one[key] for one in keyed]
-        values = np.array([row["value"] for row in same])
+        values = np.array([np.nan if row["value"] is None else row["value"] for row in same])
         interval = mean_interval(values) if key[0] in WITH_INTERVAL else None
         value = smallest_of(values.tolist()) if key[0] == "walk_p_value" else float(values.mean())
         low, high = interval or (None, None)
-        pooled.append({**same[0], "value": value, "low": low, "high": high, "over": "seeds", "n": len(runs)})
-    return pooled
+        row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
+        pooled.append({**row, "over": "seeds", "n": len(runs)})
+    return [row for row in pooled if row["kind"] != "acu_behind_best"] + _pooled_leads(pooled, keyed)
+
+
+def _pooled_leads(pooled: list[dict[str, Any]], keyed: Sequence[Mapping[Any, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return how far each measure lies behind the one that is most faithful over all runs: a difference a run."""
+    best = most_faithful(pooled)
+    rows = []
+    for row in [row for row in pooled if row["kind"] == "acu"]:
+        differences = [one["acu", best, None]["value"] - one["acu", row["measure"], None]["value"] for one in keyed]
+        low, high = mean_interval(np.array(differences)) or (None, None)
+        rows.append({**row, "kind": "acu_behind_best", "value": float(np.mean(differences)), "low": low, "high": high})
+    return rows
 
 
 def _curve(table: Table, rows: Ints) -> Curve:
