@@ -32,7 +32,7 @@ KINDS = (
     "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
     "share_out_of_distribution", "sparsity", "walk_p_value",
 )  # fmt: skip
-WITH_INTERVAL = ("acu", "racu", "masked_performance")
+WITH_INTERVAL = ("acu", "racu", "masked_performance", "performance")
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 
@@ -139,23 +139,19 @@ def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdict
 def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the result rows of several measured runs as one: means, with BCa intervals over the runs (their seeds).
 
-    Only measures that were measured on all of them are there. Shares out-of-distribution are the mean, and their
-    p-value the smallest times the number of runs.
+    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs.
     """
     rows = [run.results for run in runs]
     metrics = {run.config.metric for run in runs}
     if len(metrics) > 1:
         raise InputError(f"These runs have different metrics ({', '.join(sorted(metrics))}), which have no mean.")
-    keyed = [
-        {(row["kind"], row["measure"], row["masking_ratio"]): row for row in one if row["kind"] in KINDS}
-        for one in rows
-    ]
+    keyed = [{(row["kind"], row["measure"], row["masking_ratio"]): row for row in one} for one in rows]
     pooled: list[dict[str, Any]] = []
     for key in [key for key in keyed[0] if all(key in one for one in keyed)]:
         same = [one[key] for one in keyed]
         values = np.array([np.nan if row["value"] is None else row["value"] for row in same])
         interval = mean_interval(values) if key[0] in WITH_INTERVAL else None
-        value = smallest_of(values.tolist()) if key[0] == "walk_p_value" else float(values.mean())
+        value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
         low, high = interval or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
         pooled.append({**row, "over": "seeds", "n": len(runs)})

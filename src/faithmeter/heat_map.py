@@ -1,0 +1,52 @@
+"""A text with its tokens coloured by importance, as HTML that stands anywhere: a report, a page, a notebook.
+
+Orange speaks for the class, blue against it, a fuller colour means more important: told apart by the colour-blind. The
+colour is mixed into the page's own background, so it is readable in dark mode too.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+from html import escape
+
+FOR, AGAINST = "213,94,0", "0,114,178"
+Span = tuple[int, int, float]
+
+
+def visible(text: str) -> str:
+    """Return text as HTML in which every character is seen and none does anything.
+
+    Control characters (null bytes, bidirectional overrides) are shown as pictures or code points: left in, some would
+    turn the text around them, and none of them may stand in HTML.
+    """
+    return "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if character in "\n\t":
+        return character
+    if code < 0x20:
+        return chr(0x2400 + code)  # the picture of the control character
+    if unicodedata.category(character) in ("Cc", "Cf", "Cs") and character != "\u200d":  # joins emoji
+        return f"⟨U+{code:04X}⟩"
+    return escape(character, quote=True)
+
+
+def heat_map(text: str, spans: Iterable[Span], hidden: Iterable[Span] = ()) -> str:
+    """Return the text with `spans` (start, end, importance) coloured and `hidden` ones masked out."""
+    spans, covered = list(spans), {(start, end) for start, end, _ in hidden}
+    strongest = max((abs(importance) for _, _, importance in spans), default=0.0) or 1.0
+    parts, at = [], 0
+    for start, end, importance in spans:
+        if end <= at:  # pieces of one character share their place in the text
+            continue
+        parts.append(visible(text[at:start]))
+        words, share = visible(text[max(at, start) : end]), abs(importance) / strongest
+        if (start, end) in covered:
+            parts.append(f'<span class="fm-masked" title="masked">{words}</span>')
+        else:
+            colour = f"rgba({FOR if importance > 0 else AGAINST},{0.85 * share:.2f})"
+            parts.append(f'<span style="background:{colour}" title="{importance:+.3f}">{words}</span>')
+        at = end
+    parts.append(visible(text[at:]))
+    return f'<span class="fm-text" dir="auto">{"".join(parts)}</span>'

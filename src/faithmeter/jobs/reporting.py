@@ -1,0 +1,178 @@
+"""Report: everything that was measured on one run or several, as a page or as files."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+
+from faithmeter.errors import InputError, nearest
+from faithmeter.explanation import explain_texts
+from faithmeter.files import write_bytes
+from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.jobs.summarising import pool
+from faithmeter.progress import Reporter, Silent
+from faithmeter.report.content import Example, Section, Subject, command, sections
+from faithmeter.report.figures import as_bytes, measures
+from faithmeter.report.formats import as_csv, as_latex
+from faithmeter.report.page import render_markdown, render_page
+from faithmeter.results import most_faithful
+from faithmeter.run import Run
+
+FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
+MEASURES_SHOWN = 4
+LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
+
+
+def report(
+    paths: Sequence[str | Path],
+    out: str | Path = "report",
+    *,
+    formats: Sequence[str] = ("html",),
+    examples: bool = True,
+    reporter: Reporter | None = None,
+) -> list[Path]:
+    """Write a report on runs into the folder `out`, and return the files. Runs that differ in the seed are pooled."""
+    for name in formats:
+        if name not in FORMATS:
+            raise InputError(f"There is no format {name!r}.{nearest(name, FORMATS)} Choose from {', '.join(FORMATS)}.")
+    runs = [Run(path) for path in dict.fromkeys(map(Path, paths))]
+    unready = next((run for run in runs if not run.results), None)
+    if unready is not None:
+        raise InputError(f"{unready.path} has no results yet: train it to its end first.")
+    reporter = reporter or Silent()
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[_title(run)].append(run)
+    with reporter.bar("Explaining examples", len(groups)) as advance:
+        subjects = []
+        for title, same in groups.items():
+            subjects.append(_subject(title, same, examples))
+            advance(1)
+    title = f"Which explanation to believe: {' / '.join(groups)}"
+    return _write(Path(out), title, sections(subjects), formats)
+
+
+def _title(run: Run) -> str:
+    config = run.config
+    how = "as it came" if config.training is None else config.training.strategy
+    return f"{Path(config.model).name} on {config.data.resolved().name}, {how}"
+
+
+def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
+    """Gather what is known of a model and task."""
+    first = runs[0]
+    rows = first.results if len(runs) == 1 else pool(runs)
+    return Subject(
+        title=title,
+        metric=first.config.metric,
+        rows=rows,
+        histories=[run.history for run in runs],
+        settings=_settings(runs),
+        commands=[line for run in runs for line in _commands(run)],
+        validation_rows=first.in_distribution_test().rows if first.checked else None,
+        examples=_examples(first, rows) if examples else (),
+    )
+
+
+def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    config = runs[0].config
+    environment = json.loads((runs[0].path / "environment.json").read_text(encoding="utf-8"))
+    training = {} if config.training is None else vars(config.training)
+    found: dict[str, Any] = {
+        "runs": ", ".join(str(run.path) for run in runs),
+        "model": config.model,
+        "classes": ", ".join(config.labels),
+        "seeds": ", ".join(str(run.config.seed) for run in runs),
+        **{name: value for name, value in vars(config.data).items() if value is not None},
+        **{name: value for name, value in training.items() if name != "seed"},
+        "seconds of training": ", ".join(f"{sum(row['seconds'] for row in run.history):.0f}" for run in runs),
+        **environment["packages"],
+        "machine": f"{environment['platform']}, {environment['device']}, {environment['cores']} cores",
+    }
+    return [(name.replace("_", " "), str(value)) for name, value in found.items()]
+
+
+def _commands(run: Run) -> list[str]:
+    """Return the commands that lead to the run."""
+    config, path = run.config, str(run.path)
+    data = [
+        part
+        for name, value in vars(config.data).items()
+        if value is not None and (name, value) not in (("text", "text"), ("label", "label"), ("metric", "accuracy"))
+        for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
+    ]
+    measured = run.measurements / "settings.json"
+    settings = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
+    limits = [
+        part
+        for name in ("target", "rows", "beam_rows", "seed")
+        if settings.get(name) is not None
+        for part in (f"--{name.replace('_', '-')}", str(settings[name]))
+    ]
+    measure = [command("faithmeter", "measure", path, *limits)] if settings else []
+    if config.training is None:
+        extra = ["--masked-before"] if config.masked_before else []
+        return [command("faithmeter", "check", config.model, *data, "--run", path, *extra), *measure]
+    options = [
+        part
+        for name, value in vars(config.training).items()
+        if name not in ("betas", "mask_context", "curriculum") and value is not None
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    flags = ["--mask-context"] if config.training.mask_context else []
+    flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")
+    train = command("faithmeter", "train", path, *data, "--model", config.model, *options, *flags)
+    return [train, *([command("faithmeter", "check", path)] if run.checked else []), *measure]
+
+
+def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
+    """Explain the test texts whose explanation by the best measure is the most, middling and least faithful."""
+    best = most_faithful(rows)
+    file = run.path / "observations.parquet"
+    if best is None or best not in IMPORTANCE_MEASURES or not file.exists():
+        return []
+    table = pyarrow.parquet.read_table(file, filters=[("measure", "=", best)])
+    order = table["row"].to_numpy()[np.argsort(-table["acu"].to_numpy(), kind="stable")]
+    places = {"Most faithful.": order[0], "Middling.": order[len(order) // 2], "Least faithful.": order[-1]}
+    test, classifier = run.data().test, run.classifier()
+    masf = run.in_distribution_test() if run.checked else None
+    found = []
+    for reason, row in places.items():
+        text, context = test[int(row)]["text"], test[int(row)].get("context")
+        contexts = None if context is None else [context]
+        short = classifier.encode([text], contexts).lengths[0] <= LONGEST_BEAM
+        chosen = [m for m in measures(rows) if m in IMPORTANCE_MEASURES and (m != "beam" or short)][:MEASURES_SHOWN]
+        explanations = [
+            explain_texts(classifier, [text], contexts, measure=name, masf=masf)[0]
+            for name in dict.fromkeys([best, *chosen])
+        ]
+        found.append(Example(reason, run.config.labels[test[int(row)]["label"]], explanations))
+    return found
+
+
+def _write(out: Path, title: str, content: Sequence[Section], formats: Sequence[str]) -> list[Path]:
+    """Write the files of each format."""
+    contents: dict[str, bytes] = {}
+    tables = [table for section in content for table in section.tables]
+    drawn = [figure for section in content for figure in section.figures]
+    for name in formats:
+        if name == "html":
+            contents["report.html"] = render_page(title, content, metadata.version("faithmeter")).encode()
+        elif name == "markdown":
+            contents["report.md"] = render_markdown(title, content).encode()
+            contents |= {f"{figure.name}.svg": as_bytes(figure.figure, "svg") for figure in drawn}
+        elif name == "latex":
+            contents |= {f"{table.name}.tex": as_latex(table).encode() for table in tables}
+        elif name == "csv":
+            contents |= {f"{table.name}.csv": as_csv(table).encode() for table in tables}
+        else:
+            contents |= {f"{figure.name}.{name}": as_bytes(figure.figure, name) for figure in drawn}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content_of_file in contents.items():
+        write_bytes(out / name, content_of_file)
+    return [out / name for name in contents]

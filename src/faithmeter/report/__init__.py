@@ -1,0 +1,1 @@
+"""Reports: one self-contained page, or its tables and figures as files."""

@@ -1,0 +1,227 @@
+"""What a report says: sections of words, tables and figures, made of result rows; no form is chosen here yet."""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from faithmeter.explanation import Explanation
+from faithmeter.report import figures, words
+from faithmeter.report.formats import Table
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A test text, why it was chosen, and its explanations by several measures."""
+
+    reason: str
+    gold: str
+    explanations: Sequence[Explanation]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is reported on: a model on a task, in one training or several with other seeds, pooled."""
+
+    title: str
+    metric: str
+    rows: Rows
+    histories: Sequence[Rows]
+    settings: Sequence[tuple[str, str]]
+    commands: Sequence[str]
+    validation_rows: int | None
+    examples: Sequence[Example] = ()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure, its file name, and what it shows, in a sentence."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    title: str
+    words: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Drawn] = ()
+    examples: Sequence[Example] = ()
+    commands: Sequence[str] = ()
+    cautions: Sequence[str] = ()
+    level: int = 2
+    terms: Sequence[tuple[str, str]] = field(default=())
+
+
+def sections(subjects: Sequence[Subject]) -> list[Section]:
+    """Return a report's sections: of each subject, after a comparison where there are several."""
+    found = [] if len(subjects) == 1 else [_comparison(subjects)]
+    for number, subject in enumerate(subjects):
+        own = _of_subject(subject, f"{number + 1}-" if len(subjects) > 1 else "")
+        found += own if len(subjects) == 1 else [Section(subject.title, level=1), *own]
+    return [*found, Section("What the words mean", terms=words.TERMS)]
+
+
+def _comparison(subjects: Sequence[Subject]) -> Section:
+    """Return RACU of every measure, a column a subject (FMM Tables 1 and 11)."""
+    every = dict.fromkeys(name for subject in subjects for name in figures.measures(subject.rows))
+    cells = [[name, *(words.number(words.find(subject.rows, "racu", name)) for subject in subjects)] for name in every]
+    best = [f"{subject.title}: {words.verdict(subject.rows)[0]}" for subject in subjects]
+    columns = ["measure", *(subject.title for subject in subjects)]
+    return Section("In short", best, [Table("racu", "RACU with 95 % intervals, by model and data", columns, cells)])
+
+
+def _of_subject(subject: Subject, prefix: str) -> list[Section]:
+    rows = subject.rows
+    found = [
+        Section("In short", words.verdict(rows), cautions=words.cautions(rows, subject.validation_rows)),
+    ]
+    if figures.measures(rows):
+        found += _measured(subject, prefix)
+    found += _checked(subject, prefix)
+    found.append(
+        Section(
+            "How well the model does",
+            [
+                "A model that understands masks loses nothing unmasked, and answers about as well as the class "
+                "majority when everything is masked."
+            ],
+            figures=[_drawn(prefix, "performance", "Performance on the test texts.",
+                            lambda: figures.performance(rows, subject.metric))],
+        )
+    )  # fmt: skip
+    if any(subject.histories):
+        found.append(
+            Section(
+                "How it was learnt",
+                ["Validation performance should have stopped rising: else train longer."],
+                figures=[
+                    _drawn(f"{prefix}{number + 1}-" if number else prefix, "convergence",
+                           f"Validation performance by epoch, training {number + 1} of {len(subject.histories)}.",
+                           partial(figures.convergence, history))
+                    for number, history in enumerate(subject.histories)
+                    if history
+                ],
+            )
+        )  # fmt: skip
+    settings = Table(
+        f"{prefix}settings", "Settings and versions", ("what", "value"), [list(s) for s in subject.settings]
+    )
+    return [*found, Section("How it was run", tables=[settings], commands=subject.commands)]
+
+
+def _measured(subject: Subject, prefix: str) -> list[Section]:
+    rows = subject.rows
+    over = words.find(rows, "acu", figures.measures(rows)[0])["over"]  # type: ignore[index]
+    spread = words.find(rows, "random_spread", "random")
+    wander = "" if spread is None else f" One random run wanders about that mean by ±{spread['value']:.3f} in ACU."
+    ranking = Section(
+        "Which measure is faithful",
+        [f"Intervals are 95 %, over {'trainings' if over == 'seeds' else 'texts'}. The longer the bar, the less sure."],
+        [ranked_table(rows, prefix)],
+        [_drawn(prefix, "forest", "Faithfulness of each measure with its interval.", lambda: figures.forest(rows))],
+    )
+    falling = Section(
+        "How performance falls",
+        [
+            "At each step the most important tokens that are left are masked, and the rest is explained anew. The "
+            "sooner a curve falls below the grey one, the more faithful the measure. The grey curve is the mean of "
+            f"several random runs.{wander}"
+        ],
+        figures=[
+            _drawn(prefix, "curves", "Performance against the share of masked tokens; ribbons are 95 % intervals.",
+                   lambda: figures.curves(rows, subject.metric)),
+        ],
+    )  # fmt: skip
+    front = figures.cheapest_best(rows)
+    price = Section(
+        "What it costs",
+        [f"On the grey line lie the measures that no cheaper one beats: {words.names(front)}."],
+        figures=[_drawn(prefix, "cost", "Faithfulness against computing time.", lambda: figures.cost(rows))],
+    )
+    short = Section(
+        "How short the explanations are",
+        ["The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all alike."],
+        figures=[
+            _drawn(prefix, "sparsity", "Share of all importance in the top tokens.", lambda: figures.sparsity(rows))
+        ],
+    )
+    shown = [
+        Section(
+            "Examples",
+            [
+                "Orange speaks for the class, blue against it; fuller means more important. Each explanation has its "
+                "own area: how much faster the probability of the class falls than under random masking."
+            ],
+            examples=subject.examples,
+        )
+    ]
+    return [ranking, falling, *(shown if subject.examples else []), price, short]
+
+
+def ranked_table(rows: Rows, prefix: str = "") -> Table:
+    """Return the measures, the most faithful first, with everything a reader compares them by."""
+    cells = []
+    for name in figures.measures(rows):
+        of = {kind: words.find(rows, kind, name) for kind in ("acu", "racu", "acu_behind_best", "seconds_per_text")}
+        shares = [row["value"] for row in rows if (row["kind"], row["measure"]) == ("share_out_of_distribution", name)]
+        p_value = words.find(rows, "walk_p_value", name)
+        acu, seconds = of["acu"], of["seconds_per_text"]
+        assert acu is not None
+        assert seconds is not None
+        cells.append(
+            [
+                name,
+                words.number(acu, 3),
+                words.number(of["racu"]),
+                words.number(of["acu_behind_best"], 3),
+                f"{seconds['value']:.3f}",
+                f"{100 * max(shares):.1f} %" if shares else "not checked",
+                "not checked" if p_value is None else f"{p_value['value']:.3f}",
+                str(acu["n"]),
+            ]
+        )
+    counted = "trainings" if any(row["over"] == "seeds" for row in rows) else "texts"
+    columns = ("measure", "ACU", "RACU", "behind the best", "seconds a text", "out-of-distribution", "p-value", counted)
+    return Table(f"{prefix}faithfulness", "Importance measures, the most faithful first", columns, cells)
+
+
+def _checked(subject: Subject, prefix: str) -> list[Section]:
+    rows = subject.rows
+    if words.trusted(rows) is None:
+        return []
+    drawn = [
+        _drawn(prefix, "p-values", "p-value of randomly masked test texts: below the line, out-of-distribution.",
+               lambda: figures.p_values(rows))
+    ]  # fmt: skip
+    if any(row["kind"] == "share_out_of_distribution" for row in rows):
+        drawn.append(
+            _drawn(prefix, "out-of-distribution", "Texts out-of-distribution while each measure masks; dotted: 5 %.",
+                   lambda: figures.out_of_distribution(rows))
+        )  # fmt: skip
+    judged = (
+        "Randomly masked texts are nothing strange to this model, at any masking ratio."
+        if words.trusted(rows)
+        else "Masked texts are strange to this model: what it answers on them says little about its explanations."
+    )
+    return [Section("Is the comparison fair", [judged], figures=drawn)]
+
+
+def _drawn(prefix: str, name: str, caption: str, draw: Callable[[], Figure]) -> Drawn:
+    with rc_context(figures.STYLE):  # type: ignore[arg-type]
+        return Drawn(f"{prefix}{name}", caption, draw())
+
+
+def command(*parts: str) -> str:
+    """Return a command line to copy."""
+    return shlex.join(parts)

@@ -1,0 +1,218 @@
+"""The figures of a report, each drawn from result rows alone: in paper quality, or to stand in a page."""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from faithmeter.importance import IMPORTANCE_MEASURES
+
+Rows = Sequence[Mapping[str, Any]]
+# Okabe and Ito's colours, told apart by the colour-blind too
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8860B", "#882255")
+DASHES = ("-", "--", "-.", ":")
+RANDOM = "#888888"
+INK = "#010203"  # stands for the page's own text colour, so that figures follow its dark mode
+STYLE = {
+    "font.family": "sans-serif", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8, "svg.fonttype": "none",
+    "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "savefig.transparent": True, "pdf.fonttype": 42,
+}  # fmt: skip
+
+
+def _of(rows: Rows, kind: str, measure: str | None = None) -> list[Mapping[str, Any]]:
+    """Return the rows of a kind that have a value, of one measure where it is named."""
+    return [
+        row
+        for row in rows
+        if row["kind"] == kind and row["value"] is not None and (measure is None or row["measure"] == measure)
+    ]
+
+
+def measures(rows: Rows) -> list[str]:
+    """Return the measures, the most faithful first."""
+    return [row["measure"] for row in sorted(_of(rows, "acu"), key=lambda row: -row["value"])]
+
+
+def _look(name: str) -> dict[str, Any]:
+    """Return a measure's colour and dash, the same in every figure and report."""
+    known = [known for known in IMPORTANCE_MEASURES if known != "random"]
+    number = known.index(name) if name in known else sum(map(ord, name))
+    return {"color": PALETTE[number % len(PALETTE)], "linestyle": DASHES[number // len(PALETTE) % len(DASHES)]}
+
+
+def _signed(name: str) -> bool:
+    return name not in IMPORTANCE_MEASURES or IMPORTANCE_MEASURES[name].signed
+
+
+def _figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, panels, sharey=True, squeeze=False)
+    return figure, list(axes[0])
+
+
+def _curve(axes: Axes, rows: Rows, label: str, **look: Any) -> None:  # noqa: ANN401 (matplotlib's own options)
+    """Draw values against the masking ratio, with a ribbon where they have intervals."""
+    ratios = [100 * row["masking_ratio"] for row in rows]
+    axes.plot(ratios, [row["value"] for row in rows], label=label, linewidth=1.5, **look)
+    if rows and all(row["low"] is not None for row in rows):
+        low, high = ([row[end] for row in rows] for end in ("low", "high"))
+        axes.fill_between(ratios, low, high, color=look["color"], alpha=0.15, linewidth=0)
+
+
+def forest(rows: Rows) -> Figure:
+    """Draw every measure's RACU (ACU where there is none) with its interval, the best on top."""
+    kind = "racu" if _of(rows, "racu") else "acu"
+    names = [name for name in measures(rows) if _of(rows, kind, name)]
+    figure, (axes,) = _figure(6.5, 0.6 + 0.28 * len(names))
+    for place, name in enumerate(reversed(names)):
+        (row,) = _of(rows, kind, name)
+        if row["low"] is not None:
+            axes.plot([row["low"], row["high"]], [place, place], color=_look(name)["color"], linewidth=2)
+        axes.plot(row["value"], place, "o", color=_look(name)["color"], markersize=5)
+    axes.axvline(0, color=RANDOM, linewidth=1, linestyle="--")
+    axes.set_yticks(range(len(names)), list(reversed(names)))
+    axes.set_xlabel(f"{kind.upper()}: 0 is as good as random masking, further right is more faithful")
+    return figure
+
+
+def curves(rows: Rows, metric: str) -> Figure:
+    """Draw performance against masking, signed and absolute measures apart, each beside random masking."""
+    groups = {"signed measures": [m for m in measures(rows) if _signed(m)]}
+    groups["absolute measures"] = [m for m in measures(rows) if not _signed(m)]
+    groups = {title: names for title, names in groups.items() if names}
+    figure, panels = _figure(3.7 * len(groups), 3.1, len(groups))
+    for axes, (title, names) in zip(panels, groups.items(), strict=True):
+        _curve(axes, _of(rows, "masked_performance", "random"), "random", color=RANDOM)
+        for name in names:
+            _curve(axes, _of(rows, "masked_performance", name), name, **_look(name))
+        axes.set(title=title, xlabel="tokens masked [%]")
+        axes.legend()
+    panels[0].set_ylabel(metric)
+    return figure
+
+
+def out_of_distribution(rows: Rows) -> Figure:
+    """Draw the share of texts that are out-of-distribution while each measure masks, and random masking's."""
+    figure, (axes,) = _figure(6.5, 2.9)
+    for name in ["random", *measures(rows)]:
+        shares = _of(rows, "share_out_of_distribution", name)
+        look = {"color": RANDOM} if name == "random" else _look(name)
+        axes.plot([100 * r["masking_ratio"] for r in shares], [100 * r["value"] for r in shares], label=name, **look)
+    axes.axhline(5, color=RANDOM, linewidth=1, linestyle=":")
+    axes.set(xlabel="tokens masked [%]", ylabel="texts out-of-distribution [%]")
+    axes.set_ylim(0, max(10, axes.get_ylim()[1]))
+    axes.legend(ncols=2)
+    return figure
+
+
+def p_values(rows: Rows) -> Figure:
+    """Draw the p-value of randomly masked texts against the masking ratio (FMM Fig. 4)."""
+    figure, (axes,) = _figure(6.5, 2.4)
+    found = _of(rows, "check_p_value")
+    axes.plot([100 * row["masking_ratio"] for row in found], [row["value"] for row in found], "o-", color=PALETTE[0])
+    axes.axhline(0.05, color=PALETTE[1], linewidth=1, linestyle="--")
+    axes.text(100, 0.06, "5 %", color=PALETTE[1], ha="right", va="bottom")
+    axes.set(xlabel="tokens masked [%]", ylabel="p-value", ylim=(0, 1.05))
+    return figure
+
+
+def performance(rows: Rows, metric: str) -> Figure:
+    """Draw the performance unmasked, half and fully masked beside the class majority (FMM Figs. 2 and 3)."""
+    figure, (axes,) = _figure(6.5, 2.2)
+    found = sorted(_of(rows, "performance"), key=lambda row: -row["masking_ratio"])
+    names = {0.0: "nothing masked", 0.5: "half masked", 1.0: "all masked"}
+    places = axes.barh(
+        [names[row["masking_ratio"]] for row in found], [row["value"] for row in found], color=PALETTE[0]
+    )
+    axes.bar_label(places, fmt="%.3f", padding=3)
+    for row in _of(rows, "majority"):
+        axes.axvline(row["value"], color=PALETTE[1], linewidth=1.5, linestyle="--", label="class majority")
+    axes.set_xlabel(metric)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.25))
+    return figure
+
+
+def convergence(history: Rows) -> Figure:
+    """Draw validation performance against the epoch, masked and not (FMM Figs. 16 and 17)."""
+    figure, (axes,) = _figure(6.5, 2.6)
+    for number, key in enumerate(("validation_unmasked", "validation_masked")):
+        found = [(epoch, row[key]) for epoch, row in enumerate(history, start=1) if row.get(key) is not None]
+        if found:
+            axes.plot(*zip(*found, strict=True), label=key.replace("_", ", "), color=PALETTE[number])
+    axes.set(xlabel="epoch", ylabel="validation performance")
+    axes.legend()
+    return figure
+
+
+def cheapest_best(rows: Rows) -> list[str]:
+    """Return the Pareto front: the measures than which no cheaper one is as faithful, the cheapest first."""
+    points = [
+        (_of(rows, "seconds_per_text", m)[0]["value"], _of(rows, "acu", m)[0]["value"], m) for m in measures(rows)
+    ]
+    front: list[str] = []
+    best = float("-inf")
+    for _, acu, name in sorted(points, key=lambda point: (point[0], -point[1])):
+        if acu > best:
+            front.append(name)
+            best = acu
+    return front
+
+
+def cost(rows: Rows) -> Figure:
+    """Draw faithfulness against cost, with the Pareto front."""
+    figure, (axes,) = _figure(6.5, 3.0)
+    at = {m: (_of(rows, "seconds_per_text", m)[0]["value"], _of(rows, "acu", m)[0]) for m in measures(rows)}
+    front = [at[name] for name in cheapest_best(rows)]
+    axes.plot([x for x, _ in front], [row["value"] for _, row in front], color=RANDOM, linewidth=1, zorder=0)
+    for name, (seconds, row) in at.items():
+        if row["low"] is not None:
+            axes.plot([seconds, seconds], [row["low"], row["high"]], color=_look(name)["color"], alpha=0.4)
+        axes.plot(seconds, row["value"], "o", color=_look(name)["color"])
+        axes.annotate(name, (seconds, row["value"]), xytext=(5, 3), textcoords="offset points", fontsize=8)
+    axes.set_xscale("log")
+    axes.margins(x=0.15)
+    axes.set(xlabel="seconds a text, for the whole curve", ylabel="ACU")
+    return figure
+
+
+def sparsity(rows: Rows) -> Figure:
+    """Draw how much of all importance the most important tokens hold (ROAR App. E)."""
+    figure, (axes,) = _figure(6.5, 2.9)
+    for name in measures(rows):
+        if name != "beam":  # its importances are ranks
+            _curve(axes, _of(rows, "sparsity", name), name, **_look(name))
+    axes.plot([0, 100], [0, 1], color=RANDOM, linewidth=1, linestyle=":")
+    axes.set(xlabel="most important tokens [%]", ylabel="share of all importance")
+    axes.legend(ncols=2)
+    return figure
+
+
+# ------------------------------------------------------------------------------------------------------ files
+
+
+def as_bytes(figure: Figure, kind: str) -> bytes:
+    """Return a figure as an svg, png or pdf file, black on white."""
+    buffer = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "faithmeter"}):  # the same figure gives the same bytes
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
+        figure.savefig(buffer, format=kind, dpi=200, metadata=metadata, transparent=False, facecolor="white")
+    return buffer.getvalue()
+
+
+def inline_svg(figure: Figure, name: str, description: str) -> str:
+    """Return a figure to stand in a page: in the page's text colour, with ids of its own, described for who listens."""
+    text = as_bytes(figure, "svg").decode()
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    text = re.sub(r'<g id="patch_1">.*?</g>', "", text, count=1, flags=re.DOTALL)  # the white sheet behind it
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    label = escape(description, quote=True)
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}" class="figure"', 1)

@@ -1,0 +1,66 @@
+"""A table of a report, and its forms: HTML, Markdown, LaTeX, CSV."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from faithmeter.heat_map import visible
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of words; the first column names its rows, the others are numbers."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def as_html(table: Table) -> str:
+    """Return the table for a page."""
+    head = "".join(f'<th scope="col">{visible(column)}</th>' for column in table.columns)
+    body = "".join(
+        f'<tr><th scope="row">{visible(row[0])}</th>{"".join(f"<td>{visible(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in table.rows
+    )
+    return (
+        f'<div class="wide"><table><caption>{visible(table.title)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def as_markdown(table: Table) -> str:
+    """Return the table for a README."""
+    lines = [table.columns, ["---"] * len(table.columns), *table.rows]
+    cells = ("| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+    return "\n".join(cells)
+
+
+def as_latex(table: Table) -> str:
+    """Return the table for a paper (booktabs)."""
+    lines = [" & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in row) + r" \\" for row in table.rows]
+    head = " & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in table.columns) + r" \\"
+    caption = "".join(_LATEX.get(c, c) for c in table.title)
+    return "\n".join(
+        [
+            r"\begin{table}", r"\centering", rf"\caption{{{caption}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}", r"\toprule", head, r"\midrule", *lines,
+            r"\bottomrule", r"\end{tabular}", r"\end{table}", "",
+        ]
+    )  # fmt: skip
+
+
+def as_csv(table: Table) -> str:
+    """Return the table for a spreadsheet. A cell that a spreadsheet would compute is made a text."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    writer.writerow(table.columns)
+    writer.writerows([cell if cell[:1] not in ("=", "+", "@") else f"'{cell}" for cell in row] for row in table.rows)
+    return buffer.getvalue()

@@ -1,0 +1,51 @@
+"""A report as one HTML page that asks for nothing else: styles, figures and texts are inside, and no script is."""
+
+from collections.abc import Sequence
+
+import jinja2
+
+from faithmeter.explanation import Explanation
+from faithmeter.heat_map import heat_map, visible
+from faithmeter.report import figures
+from faithmeter.report.content import Section
+from faithmeter.report.formats import as_html, as_markdown
+
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.PackageLoader("faithmeter.report"),
+    autoescape=True,  # everything from outside is text; what is marked safe in the template was made by this room
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def render_page(title: str, sections: Sequence[Section], version: str) -> str:
+    """Return the report as HTML."""
+    return _ENVIRONMENT.get_template("report.html").render(
+        title=title,
+        sections=sections,
+        version=version,
+        table=as_html,
+        svg=lambda drawn: figures.inline_svg(drawn.figure, drawn.name, drawn.caption),
+        heat=word_heat_map,
+        text=visible,
+    )
+
+
+def word_heat_map(explanation: Explanation) -> str:
+    """Return an explanation's text with its words coloured."""
+    return heat_map(explanation.text, [(word.start, word.end, word.importance) for word in explanation.words])
+
+
+def render_markdown(title: str, sections: Sequence[Section]) -> str:
+    """Return the report as Markdown: its words and tables; figures as links to files beside it."""
+    parts = [f"# {title}"]
+    for section in sections:
+        parts.append(f"{'#' * (section.level + 1)} {section.title}")
+        parts += section.words
+        parts += [f"- Careful: {caution}" for caution in section.cautions]
+        parts += [as_markdown(table) for table in section.tables]
+        parts += [f"![{drawn.caption}]({drawn.name}.svg)" for drawn in section.figures]
+        parts += [f"    {command}" for command in section.commands]
+        parts += [f"**{term}**: {meaning}" for term, meaning in section.terms]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,151 @@
+"""The verdict of a report, in plain words: which measure to use, by how much, and what to be careful about."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from faithmeter.in_distribution import LEVEL, smallest_of
+from faithmeter.in_distribution.masf import ROWS_NEEDED
+from faithmeter.masking import STEPS
+from faithmeter.results import most_faithful
+
+Rows = Sequence[Mapping[str, Any]]
+FEW_TEXTS = 50
+TERMS = (
+    ("importance measure", "A method that gives every token of a text a number: how much it matters for the answer."),
+    ("faithful", "An explanation is faithful if the tokens that it calls important are those the model really uses."),
+    ("masking", "Replacing a token by the model's mask token, so that the model cannot read it."),
+    ("random masking", "Masking tokens without looking at them: what every measure has to beat."),
+    (
+        "ACU",
+        "Area between curves: by how much performance falls faster than under random masking, over all masking ratios. "
+        "Above 0 is better than random.",
+    ),
+    (
+        "RACU",
+        "ACU relative to the area under the random curve. 1 is as if performance fell to the bottom at once; a signed "
+        "measure can exceed 1, because it can push the model to a wrong class.",
+    ),
+    ("signed, absolute", "A signed measure tells tokens for a class from tokens against it; an absolute one does not."),
+    (
+        "interval",
+        "Where the number would lie in 95 of 100 repetitions, by the BCa bootstrap; over what is drawn anew (the "
+        "texts, or whole trainings with other seeds) is said with it.",
+    ),
+    (
+        "out-of-distribution",
+        "A masked text that looks to the model like nothing it was trained on. What it answers there says little "
+        "about its explanations. Chance alone calls up to 5 % of texts so.",
+    ),
+    (
+        "p-value",
+        "How often chance alone would look as strange as this. Below 0.05 masked texts are called out-of-distribution.",
+    ),
+    ("class majority", "What always answering the most frequent class reaches, without reading."),
+    ("sparsity", "How much of all importance a few tokens hold. A sparse explanation is short, not necessarily right."),
+)
+
+
+def find(rows: Rows, kind: str, measure: str | None = None, ratio: float | None = None) -> Mapping[str, Any] | None:
+    """Return the row of a kind, of a measure and at a masking ratio where it has them."""
+    return next(
+        (row for row in rows if (row["kind"], row["measure"], row["masking_ratio"]) == (kind, measure, ratio)), None
+    )
+
+
+def number(row: Mapping[str, Any] | None, digits: int = 2) -> str:
+    """Return a row's value with its interval."""
+    if row is None or row["value"] is None:
+        return "none"
+    interval = "" if row["low"] is None else f" ({row['low']:.{digits}f} to {row['high']:.{digits}f})"
+    return f"{row['value']:.{digits}f}{interval}"
+
+
+def names(words: Sequence[str]) -> str:
+    """Return words as a list in a sentence."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def equals(rows: Rows) -> list[str]:
+    """Return the measures that cannot be told apart from the most faithful one: the difference may be 0."""
+    best = most_faithful([dict(row) for row in rows])
+    behind = [row for row in rows if row["kind"] == "acu_behind_best" and row["measure"] != best]
+    return [row["measure"] for row in behind if row["low"] is None or row["low"] <= 0]
+
+
+def trusted(rows: Rows) -> bool | None:
+    """Return whether masking is in-distribution for the model; None where that was not checked."""
+    p_values = [row["value"] for row in rows if row["kind"] == "check_p_value"]
+    return smallest_of(p_values) > LEVEL if p_values else None
+
+
+def verdict(rows: Rows) -> list[str]:
+    """Return the verdict: one sentence to act on, then the reasons."""
+    best = most_faithful([dict(row) for row in rows])
+    if best is None:
+        return ["Nothing was measured yet, so no importance measure can be recommended: run `faithmeter measure`."]
+    acu = find(rows, "acu", best)
+    assert acu is not None
+    over = {"seeds": f"{acu['n']} trainings", "observations": f"{acu['n']} texts"}[acu["over"]]
+    if trusted(rows) is False:
+        return [
+            "No explanation of this model can be judged by masking: it does not understand masked texts.",
+            "The numbers below are shown for completeness. `faithmeter train` with the strategy `masked` goes on from "
+            "this model to one that can be judged.",
+        ]
+    if acu["value"] <= 0 or (acu["low"] is not None and acu["low"] <= 0):
+        return [
+            "No importance measure beats random masking on this model, so none of their explanations can be believed.",
+            f"The best, {best}, has an ACU of {number(acu)} (95 % interval over {over}), which may be 0.",
+        ]
+    same, every = equals(rows), [row for row in rows if row["kind"] == "acu_behind_best" and row["measure"] != best]
+    behind = sorted((row for row in every if row["measure"] not in same), key=lambda row: row["value"])
+    sentences = [
+        f"Use {best} to explain this model.",
+        f"Masking what it calls important costs the model more than random masking: ACU {number(acu)}, RACU "
+        f"{number(find(rows, 'racu', best))} (95 % intervals over {over}).",
+    ]
+    if same:
+        sentences.append(f"{names(same)} cannot be told apart from it here: the difference may be chance.")
+    if behind:
+        first = behind[0]
+        sentences.append(
+            f"It is more faithful than {names([row['measure'] for row in behind])}; the nearest of these lies "
+            f"{number(first)} of ACU behind it."
+        )
+    if trusted(rows):
+        sentences.append("Masked texts are in-distribution for this model, so the comparison is fair.")
+    return sentences
+
+
+def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
+    """Return what a reader should be careful about."""
+    best = most_faithful([dict(row) for row in rows])
+    found: list[str] = []
+    if best is None:
+        return found
+    if trusted(rows) is None:
+        found.append("Whether masking is in-distribution was not checked, so nothing says that the comparison is fair.")
+    walk = find(rows, "walk_p_value", best)
+    if walk is not None and walk["value"] is not None and walk["value"] <= LEVEL and trusted(rows):
+        shares = [row for row in rows if (row["kind"], row["measure"]) == ("share_out_of_distribution", best)]
+        worst = max(shares, key=lambda row: row["value"])
+        found.append(
+            f"Masking by {best} leads up to {100 * worst['value']:.0f} % of the texts out of distribution (at "
+            f"{round(STEPS * worst['masking_ratio']) * 10} % masked; chance gives at most 5 %): its lead there is "
+            "partly the model's confusion."
+        )
+    acu = find(rows, "acu", best)
+    if acu is not None and acu["over"] == "observations":
+        found.append("The intervals are over texts of one trained model: another training may rank otherwise.")
+    few = [row for row in rows if row["kind"] == "acu" and row["over"] == "observations" and row["n"] < FEW_TEXTS]
+    if few:
+        each = [f"{row['measure']} on {row['n']}" for row in few]
+        found.append(f"Measured on few texts: {names(each)}.")
+    unmasked, majority = find(rows, "performance", None, 0.0), find(rows, "majority")
+    if unmasked is not None and majority is not None and unmasked["value"] <= majority["value"]:
+        found.append("The model is no better than the class majority: there is nothing to explain yet.")
+    if validation_rows is not None and validation_rows < ROWS_NEEDED:
+        found.append(
+            f"The in-distribution test was fitted on {validation_rows} texts; it is exact from {ROWS_NEEDED} on."
+        )
+    return found
