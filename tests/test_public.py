@@ -12,13 +12,14 @@ import faithmeter
 PACKAGE = Path(faithmeter.__file__).parent
 # the order of the house: see docs/architecture.md
 ROOMS = (
-    "errors", "files", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks", "data", "batch",
-    "last_layer", "classifier", "small_encoder", "training.strategy", "training.curriculum", "training.checkpoint",
-    "training.loop", "training", "importance.gradient", "importance.occlusion", "importance.beam",
-    "importance.chance", "importance", "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict",
-    "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results", "run", "jobs.training",
-    "jobs.adopting", "jobs.checking", "jobs.summarising", "jobs.measuring", "jobs.explaining", "jobs",
-    "__init__", "printing", "cli",
+    "errors", "files", "heat_map", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks",
+    "data", "batch", "last_layer", "classifier", "small_encoder", "training.strategy", "training.curriculum",
+    "training.checkpoint", "training.loop", "training", "importance.gradient", "importance.occlusion",
+    "importance.beam", "importance.chance", "importance", "in_distribution.p_values", "in_distribution.masf",
+    "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results",
+    "run", "reports", "reports.figures", "reports.words", "reports.formats", "reports.content", "reports.page",
+    "jobs.training", "jobs.adopting", "jobs.checking", "jobs.summarising", "jobs.measuring", "jobs.explaining",
+    "jobs.reporting", "jobs", "__init__", "printing", "cli",
 )  # fmt: skip
 
 
@@ -27,7 +28,7 @@ def test_the_public_names_are_these():
         "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Batch", "Classifier", "DataSpec", "Encoded", "Explanation",
         "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "Run", "Splits", "Task",
         "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "check", "explain", "explain_texts", "fine_tune",
-        "load_classifier", "load_splits", "majority_performance", "measure", "pool", "resume",
+        "load_classifier", "load_splits", "majority_performance", "measure", "pool", "report", "resume",
         "small_classifier", "train",
     }  # fmt: skip
     assert all(hasattr(faithmeter, name) for name in faithmeter.__all__)

@@ -11,7 +11,18 @@ if TYPE_CHECKING:
     from faithmeter.explanation import Explanation, explain_texts
     from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
     from faithmeter.in_distribution import MaSF
-    from faithmeter.jobs import MeasureOptions, TrainingOptions, adopt, check, explain, measure, pool, resume, train
+    from faithmeter.jobs import (
+        MeasureOptions,
+        TrainingOptions,
+        adopt,
+        check,
+        explain,
+        measure,
+        pool,
+        report,
+        resume,
+        train,
+    )
     from faithmeter.performance import METRICS, majority_performance
     from faithmeter.results import Result
     from faithmeter.run import Run
@@ -51,6 +62,7 @@ __all__ = [
     "majority_performance",
     "measure",
     "pool",
+    "report",
     "resume",
     "small_classifier",
     "train",
@@ -89,6 +101,7 @@ _ROOMS = {
         "explain",
         "measure",
         "pool",
+        "report",
         "resume",
         "train",
     ),

@@ -11,6 +11,7 @@ from torch import Tensor
 from faithmeter.batch import TEXT, Batch
 from faithmeter.classifier import Classifier
 from faithmeter.faithfulness.curves import area_between_curves, masking_walk
+from faithmeter.heat_map import heat_map, visible
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
 from faithmeter.in_distribution import MaSF, at_any_step, simes
 
@@ -53,6 +54,20 @@ class Explanation:
     def as_row(self) -> dict[str, Any]:
         """Return the explanation as plain lists and numbers, for JSON."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        """Say the answer, its most important words, and how faithful that is, in a line."""
+        top = sorted(self.words, key=lambda word: -abs(word.importance))[:5]
+        words = ", ".join(f"{word.text} {word.importance:+.3f}" for word in top)
+        return f"{self._says()}: {words}"
+
+    def _repr_html_(self) -> str:
+        """Show the text coloured in a notebook."""
+        spans = [(word.start, word.end, word.importance) for word in self.words]
+        return f"<p>{heat_map(self.text, spans)}</p><p><small>{visible(self._says())}</small></p>"
+
+    def _says(self) -> str:
+        return f"{self.predicted}, p({self.target}) = {self.probability:.3f}, by {self.measure}, ACU {self.acu:.3f}"
 
 
 def explain_texts(

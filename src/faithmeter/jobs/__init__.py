@@ -6,6 +6,7 @@ from faithmeter.jobs.adopting import adopt
 from faithmeter.jobs.checking import check
 from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
+from faithmeter.jobs.reporting import report
 from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.training import TrainingOptions, resume, train
 
@@ -19,6 +20,7 @@ __all__ = [
     "measure",
     "pool",
     "read_texts",
+    "report",
     "resume",
     "summary",
     "train",

@@ -16,10 +16,10 @@ from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
-from faithmeter.report.content import Example, Section, Subject, command, sections
-from faithmeter.report.figures import as_bytes, measures
-from faithmeter.report.formats import as_csv, as_latex
-from faithmeter.report.page import render_markdown, render_page
+from faithmeter.reports.content import Example, Section, Subject, command, sections
+from faithmeter.reports.figures import as_bytes, measures
+from faithmeter.reports.formats import as_csv, as_latex
+from faithmeter.reports.page import render_markdown, render_page
 from faithmeter.results import most_faithful
 from faithmeter.run import Run
 

@@ -18,7 +18,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B
 DASHES = ("-", "--", "-.", ":")
 RANDOM = "#888888"
 INK = "#010203"  # stands for the page's own text colour, so that figures follow its dark mode
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
     "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8, "svg.fonttype": "none",
     "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
@@ -134,8 +134,8 @@ def performance(rows: Rows, metric: str) -> Figure:
     axes.bar_label(places, fmt="%.3f", padding=3)
     for row in _of(rows, "majority"):
         axes.axvline(row["value"], color=PALETTE[1], linewidth=1.5, linestyle="--", label="class majority")
+        axes.legend(loc="upper left", bbox_to_anchor=(0, 1.25))
     axes.set_xlabel(metric)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.25))
     return figure
 
 
@@ -198,9 +198,9 @@ def sparsity(rows: Rows) -> Figure:
 
 
 def as_bytes(figure: Figure, kind: str) -> bytes:
-    """Return a figure as an svg, png or pdf file, black on white."""
+    """Return a figure as an svg, png or pdf file, black on white; the same figure gives the same bytes."""
     buffer = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "faithmeter"}):  # the same figure gives the same bytes
+    with mpl.rc_context({**STYLE, "svg.hashsalt": "faithmeter"}):
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
         figure.savefig(buffer, format=kind, dpi=200, metadata=metadata, transparent=False, facecolor="white")
     return buffer.getvalue()

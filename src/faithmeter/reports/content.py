@@ -10,8 +10,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from faithmeter.explanation import Explanation
-from faithmeter.report import figures, words
-from faithmeter.report.formats import Table
+from faithmeter.reports import figures, words
+from faithmeter.reports.formats import Table
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -218,8 +218,12 @@ def _checked(subject: Subject, prefix: str) -> list[Section]:
 
 
 def _drawn(prefix: str, name: str, caption: str, draw: Callable[[], Figure]) -> Drawn:
-    with rc_context(figures.STYLE):  # type: ignore[arg-type]
-        return Drawn(f"{prefix}{name}", caption, draw())
+    with rc_context(figures.STYLE):
+        figure = draw()
+        # laid out once, so that it looks the same in every format
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return Drawn(f"{prefix}{name}", caption, figure)
 
 
 def command(*parts: str) -> str:

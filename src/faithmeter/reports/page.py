@@ -6,12 +6,12 @@ import jinja2
 
 from faithmeter.explanation import Explanation
 from faithmeter.heat_map import heat_map, visible
-from faithmeter.report import figures
-from faithmeter.report.content import Section
-from faithmeter.report.formats import as_html, as_markdown
+from faithmeter.reports import figures
+from faithmeter.reports.content import Section
+from faithmeter.reports.formats import as_html, as_markdown
 
 _ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.PackageLoader("faithmeter.report"),
+    loader=jinja2.PackageLoader("faithmeter.reports"),
     autoescape=True,  # everything from outside is text; what is marked safe in the template was made by this room
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,

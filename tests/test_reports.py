@@ -1,0 +1,199 @@
+"""Reports: what they say follows from the rows, and nothing in them can do anything."""
+
+import csv
+import json
+import shlex
+import shutil
+import xml.etree.ElementTree as ET
+
+import pytest
+from conftest import sentiment_rows
+from test_heat_map import read
+
+from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measure, report, train
+from faithmeter.jobs import MeasureOptions
+from faithmeter.jobs.reporting import _commands
+from faithmeter.reports import figures, words
+from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
+
+NASTY = "</script><img src=x onerror=alert(1)>\u202e"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    rows = sentiment_rows(400)
+    for row in rows:
+        row["label"] = f"{row['label']}<i>"
+        row["text"] = f"{row['text']} {NASTY}"
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = TrainingOptions(epochs=6, curriculum=False, learning_rate=2e-3, batch_size=16)
+    run = train(folder / "run", DataSpec(data=str(folder / "rows.jsonl")), "small", options)
+    check(run.path)
+    return measure(run.path, MeasureOptions(measures=("grad-l2", "loo-signed", "loo-abs"), rows=30, random_runs=2))
+
+
+def row(kind, value, measure=None, ratio=None, low=None, high=None, over="observations", n=200):
+    ends = {"low": low, "high": high, "over": over, "n": n}
+    return {"kind": kind, "value": value, "measure": measure, "masking_ratio": ratio, **ends}
+
+
+def rows_of(areas, p_value=1.0):
+    """Rows of measures: name -> (ACU, low, high, distance behind the best with its interval)."""
+    found = [row("check_p_value", p_value, ratio=k / 10) for k in range(11)]
+    for name, (acu, low, high, behind) in areas.items():
+        found += [row("acu", acu, name, low=low, high=high), row("racu", 2 * acu, name, low=2 * low, high=2 * high)]
+        found += [row("acu_behind_best", behind[0], name, low=behind[1], high=behind[2])]
+        found += [row("seconds_per_text", 0.1, name), row("walk_p_value", 1.0, name)]
+    return found
+
+
+BEST = {"loo-signed": (0.4, 0.3, 0.5, (0, 0, 0)), "beam": (0.39, 0.29, 0.5, (0.01, -0.02, 0.03))}
+WORSE = {"grad-l2": (0.2, 0.1, 0.3, (0.2, 0.15, 0.25))}
+
+
+def test_the_verdict_names_the_best_its_equals_and_those_behind():
+    found = words.verdict(rows_of(BEST | WORSE))
+    assert found[0] == "Use loo-signed to explain this model."
+    assert any(line.startswith("beam cannot be told apart from it") for line in found)
+    assert any("more faithful than grad-l2" in line and "0.20 (0.15 to 0.25)" in line for line in found)
+    assert any("in-distribution for this model, so the comparison is fair" in line for line in found)
+
+
+def test_a_model_that_does_not_understand_masks_gets_no_recommendation():
+    found = words.verdict(rows_of(BEST, p_value=0.0001))
+    assert found[0].startswith("No explanation of this model can be judged")
+
+
+def test_a_measure_that_may_be_no_better_than_random_is_not_recommended():
+    found = words.verdict(rows_of({"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0))}))
+    assert found[0].startswith("No importance measure beats random masking")
+    assert words.verdict([])[0].startswith("Nothing was measured yet")
+
+
+def test_cautions_say_what_may_mislead():
+    rows = rows_of(BEST)
+    rows = [r for r in rows if (r["kind"], r["measure"]) != ("walk_p_value", "loo-signed")]
+    rows += [row("walk_p_value", 0.001, "loo-signed"), row("share_out_of_distribution", 0.12, "loo-signed", 0.7)]
+    rows += [row("performance", 0.5, ratio=0.0), row("majority", 0.6)]
+    found = " ".join(words.cautions([{**r, "n": 10} if r["measure"] == "beam" else r for r in rows], 500))
+    for expected in (
+        "up to 12 % of the texts out of distribution (at 70 % masked",
+        "another training may rank otherwise",
+        "few texts: beam on 10.",
+        "no better than the class majority",
+        "fitted on 500 texts",
+    ):
+        assert expected in found
+    assert not any("another training" in line for line in words.cautions([{**r, "over": "seeds"} for r in rows], 2000))
+
+
+def test_the_front_holds_what_nothing_cheaper_beats():
+    rows = []
+    for name, seconds, acu in (("a", 1, 0.1), ("b", 2, 0.3), ("c", 3, 0.2), ("d", 4, 0.4)):
+        rows += [row("seconds_per_text", seconds, name), row("acu", acu, name)]
+    assert figures.cheapest_best(rows) == ["a", "b", "d"]
+
+
+def test_tables_keep_their_cells_in_every_form():
+    table = Table("t", "100 % & more", ("measure", "RACU_1"), [["a|b<i>", "=1+1"], ["x_y", "50 %"]])
+    assert read(as_html(table)).text == "100 % & moremeasureRACU_1a|b<i>=1+1x_y50 %"
+    lines = as_markdown(table).splitlines()
+    assert lines == [
+        "| measure | RACU_1 |",
+        "| --- | --- |",
+        r"| a\|b<i> | =1+1 |",
+        "| x_y | 50 % |",
+    ]
+    assert r"x\_y & 50 \% \\" in as_latex(table)
+    assert r"\caption{100 \% \& more}" in as_latex(table)
+    # a spreadsheet must not compute what a file brought
+    assert list(csv.reader(as_csv(table).splitlines()))[1] == ["a|b<i>", "'=1+1"]
+
+
+def test_the_page_is_whole_quiet_and_says_the_verdict_first(measured, tmp_path):
+    (file,) = report([measured.path], tmp_path / "out")
+    html = file.read_text()
+    found = read(html)
+    assert found.text.index("In short") < found.text.index("Which measure is faithful") < found.text.index("p-value")
+    # nothing is fetched and nothing runs
+    assert not {"script", "img", "link", "iframe", "object", "form"} & set(found.tags)
+    assert not {name for name in found.attributes if name.startswith("on") or name in ("src", "srcset", "action")}
+    assert "default-src 'none'" in html
+    assert "<img src=x onerror=alert(1)>⟨U+202E⟩" in found.text  # the texts' own markup, as text
+    assert "positive<i>" in found.text
+    assert "\u202e" not in html
+    assert len(html) < 2_000_000
+    for term, _ in words.TERMS:
+        assert term in found.text
+    ids = [part.split('"')[0] for part in html.split(' id="')[1:]]
+    assert len(ids) == len(set(ids))
+    for part in html.split('href="')[1:]:
+        assert part[0] == "#"
+        assert part[1:].split('"')[0] in ids
+
+
+def test_every_format_is_written_and_can_be_read(measured, tmp_path):
+    files = report([measured.path], tmp_path, formats=("markdown", "latex", "csv", "svg", "png", "pdf"), examples=False)
+    by_suffix = {
+        suffix: [f for f in files if f.suffix == suffix] for suffix in (".svg", ".png", ".pdf", ".tex", ".csv")
+    }
+    assert all(by_suffix.values())
+    for file in by_suffix[".svg"]:
+        ET.fromstring(file.read_text())
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in by_suffix[".png"])
+    assert all(file.read_bytes().startswith(b"%PDF") for file in by_suffix[".pdf"])
+    assert "| loo-signed |" in (tmp_path / "report.md").read_text()
+    again = tmp_path / "again"
+    report([measured.path], again, formats=("svg",), examples=False)
+    assert all((again / file.name).read_bytes() == file.read_bytes() for file in by_suffix[".svg"])
+
+
+def test_runs_of_other_seeds_are_pooled_and_other_models_compared(measured, tmp_path):
+    paths = [measured.path]
+    for name, change in (("seed", {"seed": 7}), ("plain", {"strategy": "plain"})):
+        path = shutil.copytree(measured.path, tmp_path / name)
+        config = json.loads((path / "config.json").read_text())
+        config["training"] |= change
+        (path / "config.json").write_text(json.dumps(config))
+        paths.append(path)
+    (file,) = report(paths[:2], tmp_path / "pooled", examples=False)
+    assert "2 trainings" in read(file.read_text()).text
+    files = report(paths, tmp_path / "compared", formats=("html", "csv"), examples=False)
+    header = next(csv.reader((tmp_path / "compared" / "racu.csv").read_text().splitlines()))
+    assert header == ["measure", "small on rows, masked", "small on rows, plain"]
+    ids = [part.split('"')[0] for part in files[0].read_text().split(' id="')[1:]]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_run_that_was_not_measured_is_reported_as_far_as_it_goes(measured, tmp_path):
+    path = shutil.copytree(measured.path, tmp_path / "run")
+    kept = [line for line in (path / "results.jsonl").read_text().splitlines() if '"performance"' in line.split(",")[0]]
+    (path / "results.jsonl").write_text("\n".join(kept) + "\n")
+    (file,) = report([path], tmp_path / "out")
+    assert "Nothing was measured yet" in read(file.read_text()).text
+    (path / "results.jsonl").unlink()
+    with pytest.raises(InputError, match="has no results yet"):
+        report([path], tmp_path / "out")
+
+
+def test_the_command_line_writes_a_report_into_the_run(measured, faithmeter):
+    code, printed = faithmeter("report", measured.path, "--no-examples")
+    assert code == 0, printed
+    assert (measured.path / "report" / "report.html").exists()
+    assert "report.html" in printed
+    code, printed = faithmeter("report", measured.path, "--format", "docx")
+    assert (code, "There is no format 'docx'" in printed) == (2, True)
+
+
+def test_the_commands_in_a_report_make_the_same_run_again(measured, tmp_path, faithmeter):
+    train_again, check_again, measure_again = (shlex.split(line) for line in _commands(measured))
+    for line in (train_again, check_again, measure_again):
+        assert line[0] == "faithmeter"
+        line[2] = str(tmp_path / "again")
+        code, printed = faithmeter(*line[1:])
+        assert code == 0, printed
+    weights = [
+        (Run(path).model_folder / "model.safetensors").read_bytes() for path in (measured.path, tmp_path / "again")
+    ]
+    assert weights[0] == weights[1]
