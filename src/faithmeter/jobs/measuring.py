@@ -107,10 +107,11 @@ def _out_of_distribution(run: Run) -> str | None:
 def _seconds_per_token(classifier: Classifier, test: Encoded) -> float:
     """Return how long a token takes through the model, timed on texts of middling length."""
     middle = np.argsort(test.lengths, kind="stable")[len(test) // 2 :]
-    batch = next(iter(test.batches(classifier.tokens_per_pass, middle[:50])))
-    classifier.predict_with_features(batch)  # the first pass of a process is slower
+    batch = test.batch(middle[:50]).to(classifier.device)
+    rows = torch.arange(len(batch), device=classifier.device)
+    classifier.logits_of_masks(batch, rows, batch.masked)  # the first pass of a process is slower
     started = time.perf_counter()
-    classifier.predict_with_features(batch)
+    classifier.logits_of_masks(batch, rows, batch.masked)
     return (time.perf_counter() - started) / int(batch.attention_mask.sum())
 
 
@@ -129,7 +130,7 @@ def estimated_seconds(one: ImportanceMeasure, test: Encoded, rows: Ints, pace: f
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _distinct(chosen: Sequence[str | Explain | ImportanceMeasure]) -> list[ImportanceMeasure]:
