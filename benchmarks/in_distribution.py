@@ -7,9 +7,10 @@ FOLDER holds the runs babi-masked-SEED and babi-plain-SEED, which are trained wh
 sst2-plain-SEED, which `masked_performance.py` trains. Fresh rows are rows that no training saw.
 
 Printed for every masking ratio, in per cent of fresh rows with p ≤ .05:
-level    random masking of the masked model: `calibrated` at the rows' own ratio, p_max, and the `paper` form
+level    random masking of the masked model: `calibrated` at the rows' own ratio, `outside` (that, and atypical among
+         rows of any ratio), and the `paper` form
 power    a plain model's masked rows against its own unmasked rows; random words in place of mask tokens
-verdict  in how many of the resplits the whole split is rejected (random: at its ratio, anywhere: at every ratio)
+verdict  in how many of the resplits the whole split is rejected (at its ratio, and outside)
 """
 
 import argparse
@@ -27,7 +28,6 @@ from faithmeter.batch import Encoded
 from faithmeter.classifier import Classifier
 from faithmeter.in_distribution import (
     MaSF,
-    at_any_step,
     dataset_verdict,
     fit_calibrated,
     fit_paper,
@@ -74,15 +74,15 @@ def random_words(classifier: Classifier, encoded: Encoded) -> Encoded:
 
 def add(table: Table, name: str, masf: MaSF, features: torch.Tensor, lengths: torch.Tensor, step: int) -> None:
     """Judge one split and note the shares of rows below 5 % and the verdict."""
-    p_values = masf.p_values(features, lengths, torch.arange(len(features)))
-    table[name][-1].append(float((masf.at_step(p_values, step) <= 0.05).double().mean()))
+    own, outside = masf.p_values(features, lengths, torch.arange(len(features)), step)
+    table[name][-1].append(float((own <= 0.05).double().mean()))
     if masf.form == "paper":
         return
-    verdict = dataset_verdict(masf, p_values, lengths, step)
+    verdict = dataset_verdict(masf, own, outside, lengths, step)
     table[f"{name}, verdict"][-1].append(float(verdict.random.rejected))
-    if len(masf.references) > 1:
-        table[f"{name}, p_max"][-1].append(float((at_any_step(p_values) <= 0.05).double().mean()))
-        table[f"{name}, verdict anywhere"][-1].append(float(verdict.anywhere.rejected))
+    if masf.anywhere:
+        table[f"{name}, outside"][-1].append(float((outside <= 0.05).double().mean()))
+        table[f"{name}, verdict outside"][-1].append(float(verdict.anywhere.rejected))
 
 
 def main() -> None:
@@ -115,7 +115,7 @@ def main() -> None:
         order = torch.from_numpy(random_stream(resplit, TESTED).permutation(len(texts)))
         reference, fresh = order[: options.rows], order[options.rows :]
         calibrated = fit_calibrated((f[reference] for f in features), lengths[reference], seed=resplit)
-        own_unmasked = fit_calibrated([plain_features[0][reference]], lengths[reference], seed=resplit)
+        own_unmasked = fit_calibrated([plain_features[0][reference]], lengths[reference], steps=1, seed=resplit)
         tests = (
             ("calibrated, level", calibrated, features),
             ("paper, level", fit_paper(as_in_training[reference]), features),
@@ -123,7 +123,7 @@ def main() -> None:
             ("plain model, power", own_unmasked, plain_features),
         )
         for name, _, _ in tests:
-            for suffix in ("", ", p_max", ", verdict", ", verdict anywhere"):
+            for suffix in ("", ", outside", ", verdict", ", verdict outside"):
                 table[name + suffix].append([])
         for name, masf, tested in tests:
             for step in STEPS:

@@ -11,7 +11,6 @@ from faithmeter.in_distribution import (
     DatasetTest,
     MaSF,
     Verdict,
-    at_any_step,
     dataset_verdict,
     fisher,
     fit_calibrated,
@@ -110,8 +109,14 @@ def lengths_of(rows: int) -> torch.Tensor:
     return torch.arange(rows) % 50 + 10
 
 
-def judge(masf: MaSF, features: torch.Tensor) -> torch.Tensor:
-    return masf.p_values(features, lengths_of(len(features)), torch.arange(len(features)))
+def judge(masf: MaSF, features: torch.Tensor, step: int = 0) -> torch.Tensor:
+    """The p-values at the rows' own step."""
+    return masf.p_values(features, lengths_of(len(features)), torch.arange(len(features)), step)[0]
+
+
+def verdict_on(masf: MaSF, features: torch.Tensor, step: int = 0) -> Verdict:
+    lengths = lengths_of(len(features))
+    return dataset_verdict(masf, *masf.p_values(features, lengths, torch.arange(len(features)), step), lengths, step)
 
 
 def test_the_papers_form_worked_by_hand():
@@ -119,8 +124,8 @@ def test_the_papers_form_worked_by_hand():
     # F = 0 ¼ ¾ ¼, two-sided 0 ¼ ¼ ¼. Fisher: −2 log 1e-8 = 36.8, and 2.77 three times.
     masf = fit_paper(with_means(torch.tensor([0.0, 1, 2, 3]).view(4, 1, 1)))
     # of 2: F = 0, p = 1; of 0 and of 9 (channel p = 0): three values are smaller than 36.8, p = ¼
-    found = masf.p_values(with_means(torch.tensor([2.0, 0, 9]).view(3, 1, 1)), torch.ones(3), torch.arange(3))
-    assert found[:, 0].tolist() == [1, 0.25, 0.25]
+    found = masf.p_values(with_means(torch.tensor([2.0, 0, 9]).view(3, 1, 1)), torch.ones(3), torch.arange(3), 0)[0]
+    assert found.tolist() == [1, 0.25, 0.25]
 
 
 def test_calibrated_p_values_worked_by_hand():
@@ -134,8 +139,8 @@ def test_calibrated_p_values_worked_by_hand():
     assert reference.layers[0].tolist() == pytest.approx([0.4, 0.4, 0.6, 0.6, 0.8, 0.8, 1, 1, 1])
     # layer p: of 4, 10/10; of 1, 5/10; of 0, 3/10. Σ p^(−½): 1, √2, √(10/3)
     assert reference.atypicality.tolist() == pytest.approx([2, 1 + 2**0.5, 1 + (10 / 3) ** 0.5])
-    masf = MaSF("calibrated", ((reference,),), (), 0, 12)
-    found = masf.p_values(with_means(torch.tensor([2.0, 7, 99]).view(3, 1, 1)), torch.ones(3), torch.arange(3))[:, 0]
+    masf = MaSF("calibrated", ((reference,),), (), (), 0, 12)
+    found = masf.p_values(with_means(torch.tensor([2.0, 7, 99]).view(3, 1, 1)), torch.ones(3), torch.arange(3), 0)[0]
     # 2: channel p .8, layer p 7/10, Σ p^(−½) = 1.2: #> = 2, #= = 0, p from 2/4 to 3/4. 7 ties with 1: #> = 1, #= = 1,
     # from 1/4 to 3/4. 99: channel p .2, layer p 1/10, Σ p^(−½) = 3.2: more atypical than all, from 0 to 1/4.
     assert all(low < p < high for p, low, high in zip(found, (0.5, 0.25, 0), (0.75, 0.75, 0.25), strict=True))
@@ -144,28 +149,40 @@ def test_calibrated_p_values_worked_by_hand():
 
 def test_p_values_do_not_depend_on_the_batch_nor_on_float_noise_and_come_from_the_seed():
     steps = [null_rows(400, 1, step) for step in range(4)]
-    masf = fit_calibrated(steps, lengths_of(400), seed=3)
-    features, lengths, rows = null_rows(60, 9, 2), lengths_of(60), torch.arange(60)
-    together = masf.p_values(features, lengths, rows)
-    order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
-    for part in order.split(7):
-        assert torch.equal(masf.p_values(features[part], lengths[part], rows[part]), together[part])
-    assert torch.equal(fit_calibrated(steps, lengths_of(400), seed=3).p_values(features, lengths, rows), together)
-    assert not torch.equal(fit_calibrated(steps, lengths_of(400), seed=4).p_values(features, lengths, rows), together)
+    masf = fit_calibrated(steps, lengths_of(400), steps=4, seed=3)
+    features, lengths, rows, at = null_rows(60, 9, 2), lengths_of(60), torch.arange(60), torch.arange(60) % 4
+
+    def both(masf: MaSF, part: torch.Tensor) -> torch.Tensor:
+        return torch.stack(masf.p_values(features[part], lengths[part], rows[part], at[part]))
+
+    together = both(masf, rows)
+    for part in torch.randperm(60, generator=torch.Generator().manual_seed(0)).split(7):
+        assert torch.equal(both(masf, part), together[:, part])
+    assert torch.equal(both(fit_calibrated(steps, lengths_of(400), steps=4, seed=3), rows), together)
+    assert not torch.equal(both(fit_calibrated(steps, lengths_of(400), steps=4, seed=4), rows), together)
     # rows that are all alike up to noise: no noise may make one of them the most extreme ever seen
     alike = torch.full((400, LAYERS, 2, CHANNELS), 0.25)
-    noisy = fit_calibrated([alike], lengths_of(400)).p_values(alike + 1e-6, lengths_of(400), torch.arange(400))
+    noisy = judge(fit_calibrated([alike], lengths_of(400), steps=1), alike + 1e-6)
     assert 0.02 < (noisy <= 0.05).double().mean() < 0.09
 
 
-def test_the_largest_p_value_over_steps_is_no_smaller_than_the_one_at_the_rows_own_step():
-    masf = fit_calibrated([null_rows(400, 1, step) for step in range(4)], lengths_of(400))
-    found = judge(masf, null_rows(300, 2, 2))
-    assert found.shape == (300, 4)
-    assert (at_any_step(found) >= masf.at_step(found, 2)).all()
-    assert (masf.at_step(found, 2) <= 0.05).sum() > (at_any_step(found) <= 0.05).sum()
-    unmasked = fit_calibrated([null_rows(400, 1)], lengths_of(400))  # one reference stands for every ratio
-    assert torch.equal(unmasked.at_step(judge(unmasked, null_rows(9, 2)), 7), judge(unmasked, null_rows(9, 2))[:, 0])
+def test_a_row_is_outside_only_if_it_is_atypical_for_its_ratio_and_for_every_other():
+    masf = fit_calibrated([null_rows(2000, step, step, shift=3) for step in range(11)], lengths_of(2000))
+
+    def shares(seed: int, pretended: int, step: int) -> list[float]:
+        found = masf.p_values(null_rows(500, seed, pretended, shift=3), lengths_of(500), torch.arange(500), step)
+        assert (found[1] >= found[0]).all()
+        return [float((p <= 0.05).double().mean()) for p in found]
+
+    own, outside = shares(20, 4, 4)
+    assert outside <= own < 0.09
+    own, outside = shares(21, 6, 4)  # like other masked rows, but of another ratio
+    assert own > 0.5 > 0.09 > outside
+    own, outside = shares(22, 30, 4)  # like nothing seen
+    assert min(own, outside) > 0.95
+    unmasked = fit_calibrated([null_rows(400, 1)], lengths_of(400), steps=1)  # one reference stands for every ratio
+    for p_values in unmasked.p_values(null_rows(9, 2), lengths_of(9), torch.arange(9), 7):
+        assert torch.equal(p_values, judge(unmasked, null_rows(9, 2)))
 
 
 @pytest.mark.parametrize("stored", ["saved", "fitted there", "paper"])
@@ -174,7 +191,9 @@ def test_a_stored_test_gives_the_same_p_values(stored, tmp_path):
     if stored == "paper":
         masf = fit_paper(steps[0])
     else:
-        masf = fit_calibrated(iter(steps), lengths_of(6000), folder=tmp_path / "masf" if stored != "saved" else None)
+        masf = fit_calibrated(
+            iter(steps), lengths_of(6000), steps=2, folder=tmp_path / "masf" if stored != "saved" else None
+        )
         assert len(masf.length_edges) == 2
     if stored != "fitted there":
         masf.save(tmp_path / "masf")
@@ -196,7 +215,7 @@ def test_one_step_is_in_memory_at_a_time_while_fitting(tmp_path):
             yield features
             del features
 
-    fit_calibrated(lazily(), lengths_of(100), folder=tmp_path / "masf")
+    fit_calibrated(lazily(), lengths_of(100), steps=4, folder=tmp_path / "masf")
     assert alive == [0, 0, 0, 0]
 
 
@@ -207,26 +226,27 @@ def test_lengths_make_groups_of_their_own_from_five_thousand_rows_on():
         return null_rows(count, seed) + lengths[:, None, None, None] / 5, lengths
 
     features, lengths = rows(6000, 0)
-    masf = fit_calibrated([features], lengths)
+    masf = fit_calibrated([features], lengths, steps=1)
     assert 3000 <= sum(masf.calibration_rows) < 3100  # 1,000 rows of each group describe
     fresh, fresh_lengths = rows(3000, 1)
-    found = masf.p_values(fresh, fresh_lengths, torch.arange(3000))
+    found = masf.p_values(fresh, fresh_lengths, torch.arange(3000), 0)[0]
     for group in range(3):
         assert 0.03 < (found[masf.length_groups(fresh_lengths) == group] <= 0.05).double().mean() < 0.075
     short = fresh_lengths < 15
-    pretend = masf.p_values(fresh[short] + 9, fresh_lengths[short], torch.arange(int(short.sum())))
-    ungrouped = fit_calibrated([features[:4900]], lengths[:4900])
-    missed = ungrouped.p_values(fresh[short] + 9, fresh_lengths[short], torch.arange(int(short.sum())))
+    strange = fresh[short] + 9, fresh_lengths[short], torch.arange(int(short.sum())), 0
+    pretend = masf.p_values(*strange)[0]
+    ungrouped = fit_calibrated([features[:4900]], lengths[:4900], steps=1)
+    missed = ungrouped.p_values(*strange)[0]
     assert (pretend <= 0.05).double().mean() > 0.8 > 0.2 > (missed <= 0.05).double().mean()
 
 
 def test_too_few_rows_are_said_in_words_and_next_to_none_refused():
-    few = fit_calibrated([null_rows(400, 0)], lengths_of(400))
+    few = fit_calibrated([null_rows(400, 0)], lengths_of(400), steps=1)
     assert "400 validation rows" in few.caution
     assert "±3.1 points" in few.caution  # 2·sqrt(.0475/200)
-    assert fit_calibrated([null_rows(ROWS_NEEDED, 0)], lengths_of(ROWS_NEEDED)).caution is None
+    assert fit_calibrated([null_rows(ROWS_NEEDED, 0)], lengths_of(ROWS_NEEDED), steps=1).caution is None
     with pytest.raises(InputError, match="3 rows"):
-        fit_calibrated([null_rows(3, 0)], lengths_of(3))
+        fit_calibrated([null_rows(3, 0)], lengths_of(3), steps=1)
     with pytest.raises(InputError, match="not finite"):
         fit_paper(torch.full((9, 1, 2, 1), torch.nan))
 
@@ -237,15 +257,16 @@ def test_too_few_rows_are_said_in_words_and_next_to_none_refused():
 def test_the_calibrated_form_holds_its_level_at_every_step():
     found = []
     for seed in range(5):
-        masf = fit_calibrated((null_rows(2000, 100 * seed + step, step) for step in range(3)), lengths_of(2000))
-        fresh = [judge(masf, null_rows(1000, 100 * seed + 50 + step, step)) for step in range(3)]
-        found.append([float((masf.at_step(p, step) <= 0.05).double().mean()) for step, p in enumerate(fresh)])
+        steps = (null_rows(2000, 100 * seed + step, step) for step in range(3))
+        masf = fit_calibrated(steps, lengths_of(2000), steps=3)
+        fresh = [judge(masf, null_rows(1000, 100 * seed + 50 + step, step), step) for step in range(3)]
+        found.append([float((p <= 0.05).double().mean()) for p in fresh])
     mean = torch.tensor(found).mean(dim=0)
     assert ((mean > 0.035) & (mean < 0.065)).all()
 
 
 def test_rows_with_a_few_atypical_channels_of_one_layer_are_rejected():
-    masf = fit_calibrated([null_rows(2000, 0)], lengths_of(2000))
+    masf = fit_calibrated([null_rows(2000, 0)], lengths_of(2000), steps=1)
     shifted = null_rows(1000, 1)
     shifted[:, 1, 0, :5] += 8
     assert (judge(masf, shifted) <= 0.05).double().mean() > 0.95
@@ -259,7 +280,7 @@ def test_a_mean_that_breaks_how_channels_go_together_is_rejected_where_no_channe
         features[:, :, 1, 1::2] += sign * common[..., None]
         return features
 
-    masf = fit_calibrated([rows(2000, 0, 1.0)], lengths_of(2000))
+    masf = fit_calibrated([rows(2000, 0, 1.0)], lengths_of(2000), steps=1)
     assert (judge(masf, rows(500, 1, 1.0)) <= 0.05).double().mean() < 0.09
     assert (judge(masf, rows(500, 1, -1.0)) <= 0.05).double().mean() > 0.9
 
@@ -278,13 +299,13 @@ def test_the_verdict_rarely_rejects_typical_splits_and_sees_five_percent_bad_row
     for seed in range(splits):
         draw = torch.Generator().manual_seed(seed)
         reference, tested = (with_means(torch.randn(n, 1, 2, generator=draw)) for n in (2000, rows))
-        masf = fit_calibrated([reference], lengths_of(2000), seed=seed)
+        masf = fit_calibrated([reference], lengths_of(2000), steps=1, seed=seed)
         p_values = judge(masf, tested)
-        wrong += dataset_verdict(masf, p_values, lengths_of(rows), 0).random.rejected
+        wrong += dataset_verdict(masf, p_values, p_values, lengths_of(rows), 0).random.rejected
         bad = tested[:50].clone()
         bad[:, 0, 0, 0] = 2.7  # atypical, but not beyond everything seen
         p_values[:50] = judge(masf, bad)
-        verdict = dataset_verdict(masf, p_values, lengths_of(rows), 0)
+        verdict = dataset_verdict(masf, p_values, p_values, lengths_of(rows), 0)
         seen += verdict.random.rejected
         seen_by_simes += verdict.random.simes_p_value <= 0.05
     assert wrong <= 6  # P(more | 5 %) = .03, and the test errs on the safe side
@@ -310,15 +331,12 @@ def test_the_count_law_and_the_rank_test_equal_scipys():
 
 
 def test_the_verdict_says_in_words_what_may_be_trusted():
-    masf = fit_calibrated([null_rows(1000, step, step, shift=2) for step in range(3)], lengths_of(1000))
-
-    def words(features: torch.Tensor, step: int) -> str:
-        return dataset_verdict(masf, judge(masf, features), lengths_of(len(features)), step).words
-
-    assert words(null_rows(500, 9, 1, shift=2), 1).startswith("In-distribution: ")
-    # masked at step 1 but as if at step 2: atypical, and yet nothing that the model has not seen
-    assert words(null_rows(500, 9, 2, shift=2), 1).startswith("In-distribution, but not like random masking")
-    assert words(null_rows(500, 9, 9, shift=2), 1).startswith("Out-of-distribution: 100.0 %")
+    masf = fit_calibrated([null_rows(2000, step, step, shift=2) for step in range(11)], lengths_of(2000))
+    assert verdict_on(masf, null_rows(500, 29, 5, shift=2), 5).words.startswith("In-distribution: ")
+    # masked at step 5 but as if at step 7: atypical, and yet nothing that the model has not seen
+    other = verdict_on(masf, null_rows(500, 29, 7, shift=2), 5)
+    assert other.words.startswith("In-distribution, but not like random masking")
+    assert verdict_on(masf, null_rows(500, 29, 40, shift=2), 5).words.startswith("Out-of-distribution: 100.0 %")
 
 
 # ------------------------------------------------------------------------------------------- features of a model

@@ -13,7 +13,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.faithfulness.curves import area_between_curves, masking_walk
 from faithmeter.heat_map import heat_map, visible
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
-from faithmeter.in_distribution import MaSF, at_any_step, simes
+from faithmeter.in_distribution import MaSF, simes
 
 RANDOM_RUNS = 5
 
@@ -148,8 +148,8 @@ def _follow(
     curve = logits.softmax(dim=-1)[:, int(targets)].double().numpy()
     if masf is None:
         return curve, None
-    p_values = masf.p_values(features, steps.attention_mask.sum(dim=1), steps.rows)
-    return curve, float(simes(at_any_step(p_values)))
+    _, outside = masf.p_values(features, steps.attention_mask.sum(dim=1), steps.rows, torch.arange(len(walk)))
+    return curve, float(simes(outside))
 
 
 def _pieces(

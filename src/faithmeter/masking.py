@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     REFERENCE_HALVES = 32
     TIES = 33
     REFERENCE_ROWS = 34
+    REFERENCE_STEPS = 35
 
 
 def random_stream(*keys: int) -> np.random.Generator:

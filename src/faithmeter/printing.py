@@ -53,7 +53,7 @@ def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:
     """Print the measures of one run, or of several pooled, the most faithful first."""
     pooled = any(row["over"] == "seeds" for row in rows)
     table = Table(box=None)
-    for column in ("measure", "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p-value", "runs" if pooled else "texts"):
+    for column in ("measure", "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p", "runs" if pooled else "texts"):
         table.add_column(column, justify="left" if column == "measure" else "right", no_wrap=True)
     found = sorted((row for row in rows if row["kind"] == "acu"), key=lambda row: -row["value"])
     for acu in found:
@@ -66,7 +66,7 @@ def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:
             _with_interval(acu),
             _with_interval(racu),
             f"{seconds['value']:.3f}",
-            f"{100 * max(out):.1f} %" if out else "?",
+            f"{100 * max(out):.0f} %" if out else "?",
             "?" if p_value is None else f"{p_value:.3f}",
             str(acu["n"]),
         )
@@ -75,7 +75,7 @@ def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:
     console.print(
         "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
         f"fall. Intervals over {found[0]['over']}. s/text: explaining along the whole curve. OOD: largest share of "
-        "out-of-distribution rows at any step; p-value: that it is chance, at every step. The baseline is the mean of "
+        "out-of-distribution rows at any step; p: that it is chance. The baseline is the mean of "
         f"the random runs; one of them wanders about it by ±{spread:.3f} in ACU.",
         soft_wrap=True,
     )
@@ -86,8 +86,10 @@ def _number(value: float | None) -> str:
 
 
 def _with_interval(row: dict[str, Any]) -> str:
-    interval = "" if row["low"] is None else f" ({row['low']:.2f} – {row['high']:.2f})"
-    return f"{_number(row['value'])}{interval}"
+    if row["value"] is None:
+        return "none"
+    interval = "" if row["low"] is None else f" ({row['low']:.2f}–{row['high']:.2f})"
+    return f"{row['value']:.2f}{interval}"
 
 
 def print_explanation(explanation: "Explanation", tokens: bool) -> None:

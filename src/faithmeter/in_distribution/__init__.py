@@ -3,21 +3,19 @@
 from faithmeter.in_distribution.masf import (
     LEVEL,
     MaSF,
-    at_any_step,
     fit_calibrated,
     fit_paper,
     masked_at_random,
     step_features,
 )
 from faithmeter.in_distribution.p_values import fisher, simes
-from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict, smallest_of, summary, verdict_of
+from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict, smallest_of, summary
 
 __all__ = [
     "LEVEL",
     "DatasetTest",
     "MaSF",
     "Verdict",
-    "at_any_step",
     "dataset_verdict",
     "fisher",
     "fit_calibrated",
@@ -27,5 +25,4 @@ __all__ = [
     "smallest_of",
     "step_features",
     "summary",
-    "verdict_of",
 ]

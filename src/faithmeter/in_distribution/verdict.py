@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from faithmeter.in_distribution.masf import LEVEL, MaSF, at_any_step
+from faithmeter.in_distribution.masf import LEVEL, MaSF
 from faithmeter.in_distribution.p_values import simes
 from faithmeter.masking import STEPS
 
@@ -48,9 +48,9 @@ class DatasetTest:
 class Verdict:
     """Two questions about a split at one masking step, and the answer in words.
 
-    `random` asks whether its rows differ from randomly masked ones at this ratio, `anywhere` whether they are atypical
-    at every ratio (p_max): only that is out-of-distribution. Masking by importance often is the first and not the
-    second.
+    `random` asks whether its rows differ from randomly masked ones at this ratio, `anywhere` whether they are also
+    atypical among rows masked at any ratio: only that is out-of-distribution. Masking by importance often is the first
+    and not the second.
     """
 
     step: int
@@ -63,7 +63,7 @@ class Verdict:
         below, out = (f"{100 * test.share_below:.1f} %" for test in (self.random, self.anywhere))
         if self.anywhere.rejected:
             return (
-                f"Out-of-distribution: {out} of the rows are atypical at every masking ratio, which chance does not "
+                f"Out-of-distribution: {out} of the rows are atypical for any masking ratio, which chance does not "
                 "explain. What the model does with this masked text says nothing about its explanations."
             )
         if self.random.rejected:
@@ -95,20 +95,15 @@ def summary(verdicts: Sequence[Verdict], model: str | Path = "THIS_RUN/model") -
     )
 
 
-def dataset_verdict(masf: MaSF, p_values: Tensor, lengths: Tensor, step: int) -> Verdict:
-    """Judge a split from the (rows, steps) p-values of its rows, all masked at `step`.
+def dataset_verdict(masf: MaSF, own: Tensor, outside: Tensor, lengths: Tensor, step: int) -> Verdict:
+    """Judge a split, all of it masked at `step`, from the two p-values of its rows.
 
-    p_max is at least the p-value at the rows' own step, so its tests err on the safe side.
+    `outside` is at least `own`, so its tests err on the safe side.
     """
-    return verdict_of(masf, masf.at_step(p_values, step), at_any_step(p_values), lengths, step)
-
-
-def verdict_of(masf: MaSF, own: Tensor, largest: Tensor, lengths: Tensor, step: int) -> Verdict:
-    """Judge a split from its rows' p-values at their own step and the largest over all steps (p_max)."""
     groups = masf.length_groups(lengths)
     sizes = masf.calibration_rows
-    return Verdict(step, *(dataset_test([own_or_max[groups == g] for g in range(len(sizes))], sizes)
-                           for own_or_max in (own, largest)))  # fmt: skip
+    return Verdict(step, *(dataset_test([p_values[groups == g] for g in range(len(sizes))], sizes)
+                           for p_values in (own, outside)))  # fmt: skip
 
 
 def dataset_test(p_values: list[Tensor], calibration_rows: tuple[int, ...]) -> DatasetTest:

@@ -84,7 +84,8 @@ def _fit(run: Run, classifier: Classifier, validation: Encoded, form: str, *, pl
     steps = range(1) if plain else range(STEPS + 1)
     with reporter.bar("Fitting", len(steps) * len(validation)) as advance:
         features = step_features(classifier, validation, seed=seed, steps=steps, progress=advance)
-        return fit_calibrated(features, torch.from_numpy(validation.lengths), seed=seed, folder=folder)
+        lengths = torch.from_numpy(validation.lengths)
+        return fit_calibrated(features, lengths, steps=len(steps), seed=seed, folder=folder)
 
 
 def judge(
@@ -96,7 +97,7 @@ def judge(
     with (reporter or Silent()).bar("Checking", (STEPS + 1) * len(test)) as advance:
         for step in range(STEPS + 1):
             features = classifier.features(masked_at_random(test, step, (seed, Purpose.CHECK_MASKS)), progress=advance)
-            verdicts.append(dataset_verdict(masf, masf.p_values(features, lengths, rows), lengths, step))
+            verdicts.append(dataset_verdict(masf, *masf.p_values(features, lengths, rows, step), lengths, step))
     return verdicts
 
 

@@ -26,7 +26,7 @@ from faithmeter.errors import InputError
 from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk
 from faithmeter.files import write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
-from faithmeter.in_distribution import LEVEL, MaSF, at_any_step, smallest_of
+from faithmeter.in_distribution import LEVEL, MaSF, smallest_of
 from faithmeter.jobs.summarising import parquet, store_faithfulness
 from faithmeter.jobs.training import encode
 from faithmeter.masking import STEPS, Purpose, random_stream
@@ -190,8 +190,8 @@ def _walk_table(
             "probability": logits.softmax(dim=-1).gather(1, targets[:, None])[:, 0],
         }
         if masf is not None:
-            p_values = masf.p_values(features, batch.attention_mask.sum(dim=1), batch.rows)
-            found |= {"p_value": masf.at_step(p_values, step), "p_max": at_any_step(p_values)}
+            own, outside = masf.p_values(features, batch.attention_mask.sum(dim=1), batch.rows, step)
+            found |= {"p_own": own, "p_outside": outside}
         for key, value in found.items():
             columns.setdefault(key, []).append(value)
     if watch.first is not None:

@@ -22,7 +22,7 @@ from faithmeter.faithfulness.curves import (
     random_spread,
 )
 from faithmeter.files import write_bytes
-from faithmeter.in_distribution import MaSF, Verdict, smallest_of, verdict_of
+from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
 from faithmeter.results import Result, most_faithful
 from faithmeter.run import Run
@@ -80,11 +80,11 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
 
 def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
     """Return the verdict on the masked rows of each step; none where the run was not checked."""
-    if masf is None or "p_max" not in table:
+    if masf is None or "p_own" not in table:
         return []
     lengths = torch.from_numpy(test.lengths[table["row"][:, 0]])
-    own, largest = (torch.tensor(table[name]) for name in ("p_value", "p_max"))
-    return [verdict_of(masf, own[:, step], largest[:, step], lengths, step) for step in range(STEPS + 1)]
+    own, outside = (torch.tensor(table[name]) for name in ("p_own", "p_outside"))
+    return [dataset_verdict(masf, own[:, step], outside[:, step], lengths, step) for step in range(STEPS + 1)]
 
 
 def _leads(run: Run, test: Encoded, tables: dict[str, Table], found: list[dict[str, Any]]) -> Iterator[Result]:
