@@ -14,6 +14,7 @@ from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measur
 from faithmeter.jobs import MeasureOptions
 from faithmeter.jobs.reporting import _commands
 from faithmeter.reports import figures, words
+from faithmeter.reports.card import model_card
 from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
 
 NASTY = "</script><img src=x onerror=alert(1)>\u202e"
@@ -56,7 +57,7 @@ def test_the_verdict_names_the_best_its_equals_and_those_behind():
     found = words.verdict(rows_of(BEST | WORSE))
     assert found[0] == "Use loo-signed to explain this model."
     assert any(line.startswith("beam cannot be told apart from it") for line in found)
-    assert any("more faithful than grad-l2" in line and "0.20 (0.15 to 0.25)" in line for line in found)
+    assert any("more faithful than grad-l2" in line and "0.20 (0.15–0.25)" in line for line in found)
     assert any("in-distribution for this model, so the comparison is fair" in line for line in found)
 
 
@@ -197,3 +198,18 @@ def test_the_commands_in_a_report_make_the_same_run_again(measured, tmp_path, fa
         (Run(path).model_folder / "model.safetensors").read_bytes() for path in (measured.path, tmp_path / "again")
     ]
     assert weights[0] == weights[1]
+
+
+def test_the_model_folder_has_a_card_that_grows_with_what_is_known(measured, tmp_path):
+    card = (measured.model_folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    for expected in ("## Performance", "## In-distribution test", "## Which explanation to believe", "| loo-signed |"):
+        assert expected in card
+    assert r"positive\<i\>" in card  # a label's own markup, as text
+    fresh = [row for row in measured.results if row["kind"] in ("performance", "majority")]
+    assert "Which explanation" not in model_card(measured.config, fresh)
+    # the snippet runs
+    code = card.split("```python\n")[1].split("```")[0].replace("THIS_MODEL", str(measured.model_folder))
+    found = {"text": "good film"}
+    exec(code.replace("print", "found ="), found)
+    assert found["found"].predicted == "positive<i>"

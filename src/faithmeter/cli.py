@@ -117,6 +117,8 @@ def quickstart(
     console.print("\nWhich importance measure is faithful to it?")
     options = jobs.MeasureOptions(rows=200, beam_rows=10)
     print_faithfulness(jobs.measure(path, options, reporter=reporter).results)
+    (page,) = jobs.report([path], path / "report", reporter=reporter)
+    console.print(f"\nThe report, to look at and pass on: {page}", soft_wrap=True)
 
 
 def _free_path(path: Path) -> Path:

@@ -16,6 +16,7 @@ from faithmeter.in_distribution import (
     masked_at_random,
     step_features,
 )
+from faithmeter.jobs.summarising import store_card
 from faithmeter.jobs.training import encode
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
@@ -65,6 +66,7 @@ def check(
         reporter.warn(masf.caution)
     verdicts = judge(classifier, masf, test, seed=config.seed, reporter=reporter)
     run.store_results(KINDS, [result for verdict in verdicts for result in _results(verdict)])
+    store_card(run)
     return verdicts
 
 

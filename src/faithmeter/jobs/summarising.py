@@ -24,6 +24,7 @@ from faithmeter.faithfulness.curves import (
 from faithmeter.files import write_bytes
 from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
+from faithmeter.reports.card import model_card
 from faithmeter.results import Result, most_faithful
 from faithmeter.run import Run
 from faithmeter.statistics import mean_interval
@@ -76,6 +77,7 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
     results += _leads(run, test, tables, [result.as_row() for result in results])
     run.store_results(KINDS, results)
     write_bytes(run.path / "observations.parquet", parquet(pyarrow.concat_tables(observations)))
+    store_card(run)
 
 
 def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
@@ -173,3 +175,8 @@ def _curve(table: Table, rows: Ints) -> Curve:
     """Return the curve of these dataset rows, of which the table holds all."""
     index = np.searchsorted(table["row"][:, 0], rows)
     return Curve(table["predicted"][index], table["probability"][index].astype(np.float64))
+
+
+def store_card(run: Run) -> None:
+    """Write what is known of the run's model into its folder, as a model card."""
+    write_bytes(run.model_folder / "README.md", model_card(run.config, run.results).encode())

@@ -13,6 +13,7 @@ from faithmeter.classifier import Classifier, classes_of, load_classifier, unmas
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
 from faithmeter.in_distribution import masked_at_random
+from faithmeter.jobs.summarising import store_card
 from faithmeter.masking import Purpose
 from faithmeter.performance import majority_performance, performance, require_metric
 from faithmeter.progress import Reporter, Silent
@@ -165,6 +166,7 @@ def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Rep
     results = masked_performance(run.classifier(), test, config.metric, config.seed, reporter)
     results.append(Result("majority", majority, config.metric, "test", None, len(test)))
     run.store_results(("performance", "majority"), results)
+    store_card(run)
 
 
 def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter: Reporter) -> Encoded:

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from faithmeter.importance import IMPORTANCE_MEASURES
 
@@ -22,7 +23,7 @@ STYLE: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
     "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8, "svg.fonttype": "none",
     "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
-    "savefig.transparent": True, "pdf.fonttype": 42,
+    "axes.facecolor": "none", "pdf.fonttype": 42,
 }  # fmt: skip
 
 
@@ -143,10 +144,12 @@ def convergence(history: Rows) -> Figure:
     """Draw validation performance against the epoch, masked and not (FMM Figs. 16 and 17)."""
     figure, (axes,) = _figure(6.5, 2.6)
     for number, key in enumerate(("validation_unmasked", "validation_masked")):
-        found = [(epoch, row[key]) for epoch, row in enumerate(history, start=1) if row.get(key) is not None]
+        found = [row[key] for row in history if row.get(key) is not None]  # a curriculum's first stages have none
         if found:
-            axes.plot(*zip(*found, strict=True), label=key.replace("_", ", "), color=PALETTE[number])
-    axes.set(xlabel="epoch", ylabel="validation performance")
+            epochs, label = range(1, len(found) + 1), key.replace("_", ", ")
+            axes.plot(epochs, found, "o-", markersize=3, label=label, color=PALETTE[number])
+    axes.set(xlabel="epoch on all texts", ylabel="validation performance")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
     return figure
 

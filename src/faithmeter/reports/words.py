@@ -56,7 +56,7 @@ def number(row: Mapping[str, Any] | None, digits: int = 2) -> str:
     """Return a row's value with its interval."""
     if row is None or row["value"] is None:
         return "none"
-    interval = "" if row["low"] is None else f" ({row['low']:.{digits}f} to {row['high']:.{digits}f})"
+    interval = "" if row["low"] is None else f" ({row['low']:.{digits}f}–{row['high']:.{digits}f})"
     return f"{row['value']:.{digits}f}{interval}"
 
 

@@ -1,0 +1,80 @@
+"""The model card, in the form of model hubs: who pushes the model folder publishes what was measured on it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from faithmeter.reports import words
+from faithmeter.reports.content import ranked_table
+from faithmeter.reports.figures import measures
+from faithmeter.reports.formats import Table, as_markdown
+from faithmeter.run import RunConfig
+
+HEADER = """---
+library_name: transformers
+pipeline_tag: text-classification
+tags:
+- faithfulness-measurable
+- interpretability
+- faithmeter
+---"""
+
+
+def model_card(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the card of a run's model, as far as it has been trained, checked and measured."""
+    name, task = _plain(config.model.rstrip("/").split("/")[-1]), _plain(config.data.resolved().name)
+    parts = [HEADER, f"# {name} on {task}", _what_it_is(config)]
+    performance = [row for row in rows if row["kind"] == "performance"]
+    if performance:
+        cells = [[f"{100 * row['masking_ratio']:.0f} %", f"{row['value']:.3f}"] for row in performance]
+        cells += [["class majority", f"{row['value']:.3f}"] for row in rows if row["kind"] == "majority"]
+        table = Table("performance", "", ("tokens masked at random", f"test {config.metric}"), cells)
+        parts += ["## Performance", as_markdown(table)]
+    checked = words.trusted(rows)
+    if checked is not None:
+        said = "in-distribution" if checked else "**out-of-distribution**"
+        smallest = min(row["value"] for row in rows if row["kind"] == "check_p_value")
+        parts += [
+            "## In-distribution test",
+            f"Randomly masked texts are {said} for this model (smallest p-value of 11 ratios: {smallest:.3f}).",
+        ]
+    if measures(rows):
+        parts += ["## Which explanation to believe", " ".join(words.verdict(rows)), as_markdown(ranked_table(rows))]
+        parts += [f"- Careful: {caution}" for caution in words.cautions(rows, None)]
+    pair = "[text], [context]" if config.data.resolved().context is not None else "[text]"
+    best = next(iter(measures(rows)), "loo-signed")
+    parts += [
+        "## How to explain with it",
+        "\n".join(
+            [
+                "```python",
+                "from faithmeter import explain_texts, load_classifier",
+                "",
+                f'classifier = load_classifier("THIS_MODEL", {list(config.labels)!r})',
+                f'print(explain_texts(classifier, {pair}, measure="{best}")[0])',
+                "```",
+            ]
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _what_it_is(config: RunConfig) -> str:
+    classes = ", ".join(map(_plain, config.labels))
+    if config.training is None:
+        return f"A text classifier (classes: {classes}) as it came, judged by faithmeter."
+    how = config.training
+    about = {
+        "masked": "a faithfulness measurable model: in training half of each mini-batch was masked at random ratios, "
+        "so that masked texts are in-distribution for it by design",
+        "only-masking": "a classifier that was trained on masked texts only",
+        "plain": "a classifier trained without masks",
+    }[how.strategy]
+    return (
+        f"A text classifier (classes: {classes}), {about}. Trained from {_plain(config.model)} with AdamW, "
+        f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}."
+    )
+
+
+def _plain(text: str) -> str:
+    """Return a name from outside so that it is only text in Markdown."""
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>()#+!|" else c for c in " ".join(text.split()))
