@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, train
 from faithmeter.importance import as_measure
-from faithmeter.jobs import MeasureOptions, check, explain, measure, measuring, pool
+from faithmeter.jobs import MeasureOptions, check, checking, explain, measure, measuring, pool
 from faithmeter.jobs.measuring import Stopwatch, estimated_seconds
 from faithmeter.progress import Silent
 from faithmeter.results import most_faithful
@@ -60,6 +60,18 @@ def test_check_judges_every_ratio_and_warns_of_few_rows(run):
         k / 10 for k in range(11)
     }
     assert run.checked
+
+
+def test_check_says_when_validation_and_test_are_not_of_one_source(run):
+    said = []
+    reporter = Silent()
+    reporter.warn = said.append
+    classifier = run.classifier()
+    short, long = (classifier.encode([text] * 9) for text in ("good", "good film story plot good film story plot"))
+    assert checking._of_two_sources(short, short) is None
+    assert "median of 3 tokens and test texts of 10" in checking._of_two_sources(short, long)
+    check(run.path, reporter=reporter)
+    assert not any("one source" in line for line in said)
 
 
 def test_check_fits_on_as_many_rows_as_told(run):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from faithmeter.batch import Encoded
@@ -62,12 +63,25 @@ def check(
     validation = encode(classifier, chosen, "validation", reporter)
     test = encode(classifier, splits.test, "test", reporter)
     masf = _fit(run, classifier, validation, form, plain=not config.knows_masks, reporter=reporter)
-    if masf.caution is not None:
-        reporter.warn(masf.caution)
+    for caution in (masf.caution, _of_two_sources(validation, test)):
+        if caution is not None:
+            reporter.warn(caution)
     verdicts = judge(classifier, masf, test, seed=config.seed, reporter=reporter)
     run.store_results(KINDS, [result for verdict in verdicts for result in _results(verdict)])
     store_card(run)
     return verdicts
+
+
+def _of_two_sources(validation: Encoded, test: Encoded) -> str | None:
+    """Return what to say where the test texts are much longer or shorter than those that the test is fitted on."""
+    before, now = (int(np.median(split.lengths)) for split in (validation, test))
+    if max(before, now) <= 1.5 * min(before, now):
+        return None
+    return (
+        f"Validation texts have a median of {before} tokens and test texts of {now}, so they are not of one source: "
+        "the share of rows below 5 % at a ratio is not 5 % even where masking is fine. Give validation rows like the "
+        "test rows (--validation-data) for an exact level."
+    )
 
 
 def _fit(run: Run, classifier: Classifier, validation: Encoded, form: str, *, plain: bool, reporter: Reporter) -> MaSF:
