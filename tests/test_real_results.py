@@ -1,8 +1,12 @@
 """What the documentation claims, on real sizes. Slow: run with `make test-all`."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from faithmeter import DataSpec, Run, TrainingOptions, load_splits, train
+from faithmeter import DataSpec, MeasureOptions, Run, TrainingOptions, check, load_splits, measure, train
 from faithmeter.performance import performance
 from faithmeter.results import find
 
@@ -38,3 +42,30 @@ def test_only_a_model_trained_with_masks_answers_the_majority_when_everything_is
         majority = find(run.results, "majority")
     assert abs(performance_at_100["masked"] - majority) <= 0.03
     assert performance_at_100["plain"] < majority - 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_on_the_quick_start_signed_measures_beat_absolute_ones_and_all_beat_random(tmp_path, seed):
+    run = train(tmp_path / "run", DataSpec(task="babi-1"), "small", TrainingOptions(seed=seed))
+    check(run.path)
+    measures = ("grad-l1", "grad-l2", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs")
+    measure(run.path, MeasureOptions(measures=measures, rows=200))
+    racu = {row["measure"]: row["value"] for row in run.results if row["kind"] == "racu"}
+    assert min(racu.values()) >= 0.7
+    for name in ("loo", "ig"):
+        assert racu[f"{name}-signed"] >= max(1.0, racu[f"{name}-abs"] + 0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_in_distribution_test_holds_its_level_and_finds_what_is_strange(tmp_path, seed):
+    script = Path(__file__).parents[1] / "benchmarks" / "in_distribution.py"
+    command = [sys.executable, str(script), str(tmp_path), "--seed", str(seed)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    table = {line[:40].strip(): [float(share) for share in line[40:].split()] for line in printed.splitlines()}
+    assert all(3.5 <= share <= 6.5 for share in table["calibrated, level"])
+    assert min(table["plain model, power"][1:]) >= 90
+    assert min(table["random words, power"][1:]) >= 95
+    for name in ("plain model, power, verdict", "random words, power, verdict outside"):
+        assert min(table[name][1:]) == 100
