@@ -5,6 +5,7 @@ from conftest import random_classifier
 
 from faithmeter.explanation import explain_texts
 from faithmeter.importance import ImportanceMeasure, as_measure
+from faithmeter.progress import pausing
 
 TEXT, CONTEXT = "The film was great, not awful", "Was the story bad?"
 
@@ -66,3 +67,42 @@ def test_an_empty_text_is_explained_by_nothing():
     assert found.tokens == found.words == ()
     assert found.acu == 0
     assert found.racu is None
+
+
+def test_every_step_says_which_tokens_are_masked_and_what_the_model_answers():
+    classifier = random_classifier("bert")
+    (found,) = explain_texts(classifier, [TEXT], [CONTEXT], measure=fixed([3, 1, 2]))
+    count = len(found.tokens)
+    assert [len(step.masked) for step in found.steps] == [count * k // 10 for k in range(11)]
+    order = sorted(range(count), key=lambda number: -found.tokens[number].importance)
+    for step in found.steps:
+        assert set(step.masked) == set(order[: len(step.masked)])
+    assert [step.probability for step in found.steps] == list(found.curve)
+    assert found.steps[0].predicted == found.predicted
+
+
+def test_an_explanation_shows_itself_in_a_notebook_and_on_a_line():
+    (found,) = explain_texts(random_classifier("bert"), ["<b>great</b>"], measure=fixed([1]))
+    assert "&lt;" in found._repr_html_()
+    assert "<b>" not in found._repr_html_()
+    assert str(found).startswith(f"{found.predicted}, p(")
+
+
+def test_work_that_breathes_can_be_stopped_between_passes():
+    class Enough(Exception):
+        pass
+
+    passes = []
+
+    def pause():
+        passes.append(1)
+        if len(passes) == 5:
+            raise Enough
+
+    classifier = random_classifier("bert")
+    classifier.tokens_per_batch = 10
+    with pytest.raises(Enough), pausing(pause):
+        explain_texts(classifier, [TEXT], measure="loo-signed")
+    assert len(passes) == 5
+    explain_texts(classifier, ["great"], measure="grad-l2")  # and nobody is asked any more
+    assert len(passes) == 5

@@ -16,6 +16,7 @@ from torch import Tensor
 from faithmeter.batch import SPECIAL, Batch, Encoded, packed
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.last_layer import first_position_only
+from faithmeter.progress import breathe
 
 MAX_LENGTH = 512
 TOKENS_PER_BATCH = 8192
@@ -166,6 +167,7 @@ class Classifier:
 
     def predict_with_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits and features of a batch in eval mode, on the CPU."""
+        breathe()
         with evaluating(self.model), torch.inference_mode():
             logits, features = self.logits_and_features(batch.to(self.device))
         return logits.cpu(), features.cpu()
@@ -204,6 +206,7 @@ class Classifier:
 
     def gradients(self, batch: Batch, embeddings: Tensor, targets: Tensor) -> Tensor:
         """Return d logit[target] / d embedding, shaped as `embeddings`, at those embeddings (see `explaining`)."""
+        breathe()
         with torch.enable_grad():
             point = embeddings.detach().clone().requires_grad_()
             logits = self.logits_from(batch, point)
@@ -219,6 +222,7 @@ class Classifier:
         lengths = batch.attention_mask.sum(dim=1)[rows]
         with explaining(self.model), torch.inference_mode():
             for index in packed(lengths, self.tokens_per_pass):
+                breathe()
                 part = batch.take(rows[index])
                 part = part.with_masked(masked[index, : part.input_ids.shape[1]])
                 logits[index] = self.logits(part)

@@ -29,11 +29,22 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Step:
+    """One step of masking: the numbers of the tokens masked by then, and what the model says of the rest."""
+
+    masked: tuple[int, ...]
+    predicted: str
+    probability: float
+    p_value: float | None
+
+
+@dataclass(frozen=True)
 class Explanation:
     """Why a text was given its class, by one importance measure.
 
     `acu` and `racu` are the areas between `curve`, the probability of `target` as ever more important tokens are
-    masked, and `random_curve`: above 0 means that this explanation finds tokens that matter more than random ones.
+    masked in `steps`, and `random_curve`: above 0 means that this explanation finds tokens that matter more than random
+    ones.
     `p_value` asks whether the masked texts behind them are in-distribution; None where that was not tested.
     """
 
@@ -45,6 +56,7 @@ class Explanation:
     probability: float
     tokens: tuple[Piece, ...]
     words: tuple[Piece, ...]
+    steps: tuple[Step, ...]
     curve: tuple[float, ...]
     random_curve: tuple[float, ...]
     acu: float
@@ -108,20 +120,23 @@ def _explain(
     predicted = int(classifier.predict_with_features(batch)[0].argmax())
     targets = torch.tensor([predicted if target == "predicted" else classifier.labels.index(target)])
     importance = measure.explain(classifier, batch, targets, seed)
-    walk = masking_walk(classifier, batch, measure, targets, seed=seed, importance=importance)
-    curve, p_value = _follow(classifier, list(walk), targets, masf)
+    walk = list(masking_walk(classifier, batch, measure, targets, seed=seed, importance=importance))
+    answers, p_values = _follow(classifier, walk, masf)
+    curve = answers[:, int(targets)].numpy()
     random = IMPORTANCE_MEASURES["random"]
-    baseline = np.mean(
-        [
-            _follow(classifier, list(masking_walk(classifier, batch, random, targets, seed=seed + run)), targets, None)[
-                0
-            ]
-            for run in range(RANDOM_RUNS)
-        ],
-        axis=0,
-    )
+    walks = [list(masking_walk(classifier, batch, random, targets, seed=seed + run)) for run in range(RANDOM_RUNS)]
+    baseline = np.mean([_follow(classifier, one, None)[0][:, int(targets)].numpy() for one in walks], axis=0)
     acu, racu = area_between_curves(curve, baseline)
-    tokens, words = _pieces(classifier, text, context, importance[0])
+    positions, tokens, words = _pieces(classifier, text, context, importance[0])
+    steps = tuple(
+        Step(
+            masked=tuple(number for number, position in enumerate(positions) if bool(masked.masked[0, position])),
+            predicted=classifier.labels[int(answers[step].argmax())],
+            probability=float(curve[step]),
+            p_value=None if p_values is None else float(p_values[step]),
+        )
+        for step, masked in enumerate(walk)
+    )
     return Explanation(
         text=text,
         context=context,
@@ -131,35 +146,37 @@ def _explain(
         probability=float(curve[0]),
         tokens=tokens,
         words=words,
+        steps=steps,
         curve=tuple(curve.tolist()),
         random_curve=tuple(baseline.tolist()),
         acu=float(acu),
         racu=None if np.isnan(racu) else float(racu),
-        p_value=p_value,
+        p_value=None if p_values is None else float(simes(p_values)),
     )
 
 
-def _follow(
-    classifier: Classifier, walk: list[Batch], targets: Tensor, masf: MaSF | None
-) -> tuple[np.ndarray[Any, np.dtype[np.float64]], float | None]:
-    """Return the target's probability at each step, and the p-value that all of them are in-distribution (Simes)."""
+def _follow(classifier: Classifier, walk: list[Batch], masf: MaSF | None) -> tuple[Tensor, Tensor | None]:
+    """Return the (steps, classes) probabilities along a walk, and each step's p-value of being in-distribution."""
     steps = Batch.stacked(walk)
     logits, features = classifier.predict_with_features(steps)
-    curve = logits.softmax(dim=-1)[:, int(targets)].double().numpy()
+    answers = logits.double().softmax(dim=-1)
     if masf is None:
-        return curve, None
+        return answers, None
     _, outside = masf.p_values(features, steps.attention_mask.sum(dim=1), steps.rows, torch.arange(len(walk)))
-    return curve, float(simes(outside))
+    return answers, outside
 
 
 def _pieces(
     classifier: Classifier, text: str, context: str | None, importance: Tensor
-) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-    """Return the text's tokens and words. A word belongs to (sequence, word): those of the context are not the text's.
+) -> tuple[list[int], tuple[Piece, ...], tuple[Piece, ...]]:
+    """Return the positions of the text's tokens, the tokens, and the words.
+
+    A word belongs to (sequence, word): those of the context are not the text's.
 
     The token of the largest absolute importance speaks for its word, which suits every kind of measure.
     """
     (encoding,) = classifier.encodings([text], None if context is None else [context])
+    positions: list[int] = []
     tokens: list[Piece] = []
     words: dict[int, list[Piece]] = {}
     for position, (sequence, word) in enumerate(zip(encoding.sequence_ids, encoding.word_ids, strict=True)):
@@ -167,6 +184,7 @@ def _pieces(
             continue
         start, end = encoding.offsets[position]
         piece = Piece(text[start:end], start, end, float(importance[position]))
+        positions.append(position)
         tokens.append(piece)
         words.setdefault(position if word is None else word, []).append(piece)
     joined = []
@@ -174,4 +192,4 @@ def _pieces(
         start, end = pieces[0].start, pieces[-1].end
         loudest = max(pieces, key=lambda piece: abs(piece.importance))
         joined.append(Piece(text[start:end], start, end, loudest.importance))
-    return tuple(tokens), tuple(joined)
+    return positions, tuple(tokens), tuple(joined)

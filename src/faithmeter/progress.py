@@ -2,12 +2,31 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 Advance = Callable[[int], None]
+_pause: ContextVar[Callable[[], None] | None] = ContextVar("pause", default=None)
+
+
+def breathe() -> None:
+    """Called between passes through a model: whoever shares it with others may wait here for their turn, or stop."""
+    pause = _pause.get()
+    if pause is not None:
+        pause()
+
+
+@contextmanager
+def pausing(pause: Callable[[], None]) -> Iterator[None]:
+    """Call `pause` whenever the work inside breathes; what it raises ends the work."""
+    token = _pause.set(pause)
+    try:
+        yield
+    finally:
+        _pause.reset(token)
 
 
 class Reporter(Protocol):
