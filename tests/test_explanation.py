@@ -89,7 +89,7 @@ def test_an_explanation_shows_itself_in_a_notebook_and_on_a_line():
 
 
 def test_work_that_breathes_can_be_stopped_between_passes():
-    class Enough(Exception):
+    class EnoughError(Exception):
         pass
 
     passes = []
@@ -97,11 +97,11 @@ def test_work_that_breathes_can_be_stopped_between_passes():
     def pause():
         passes.append(1)
         if len(passes) == 5:
-            raise Enough
+            raise EnoughError
 
     classifier = random_classifier("bert")
     classifier.tokens_per_batch = 10
-    with pytest.raises(Enough), pausing(pause):
+    with pytest.raises(EnoughError), pausing(pause):
         explain_texts(classifier, [TEXT], measure="loo-signed")
     assert len(passes) == 5
     explain_texts(classifier, ["great"], measure="grad-l2")  # and nobody is asked any more

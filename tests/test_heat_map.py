@@ -47,7 +47,7 @@ def shown(text: str) -> str:
 def test_markup_and_control_characters_are_shown_as_text(text):
     found = read(heat_map(text, [(0, 3, 1.0), (3, len(text), -0.5)]))
     assert set(found.tags) == {"span"}
-    assert found.attributes <= {"class", "dir", "style", "title"}
+    assert found.attributes <= {"class", "data-n", "dir", "style", "title"}
     assert found.text == shown(text)
     assert not set(found.text) & set("\x00\x07\u202e\u2066")
 
@@ -65,11 +65,11 @@ def test_any_text_keeps_its_characters_and_gains_no_tag(text, pieces):
     assert len(found.tags) == 1 + len(spans)
 
 
-def test_colours_say_sign_and_strength_and_masked_words_are_hidden():
-    html = heat_map("good bad film", [(0, 4, 2.0), (5, 8, -1.0), (9, 13, 0.0)], hidden=[(9, 13, 0.0)])
+def test_colours_say_sign_and_strength():
+    html = heat_map("good bad film", [(0, 4, 2.0), (5, 8, -1.0), (9, 13, 0.0)])
     assert 'rgba(213,94,0,0.85)" title="+2.000">good' in html
     assert 'rgba(0,114,178,0.42)" title="-1.000">bad' in html
-    assert '<span class="fm-masked" title="masked">film</span>' in html
+    assert '<span data-n="2" style="background:rgba(0,114,178,0.00)" title="+0.000">film' in html
 
 
 def test_pieces_of_one_character_are_shown_once():

@@ -17,9 +17,10 @@ ROOMS = (
     "training.checkpoint", "training.loop", "training", "importance.gradient", "importance.occlusion",
     "importance.beam", "importance.chance", "importance", "in_distribution.p_values", "in_distribution.masf",
     "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results",
-    "run", "reports", "reports.figures", "reports.words", "reports.formats", "reports.content", "reports.card",
-    "reports.page", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.measuring",
-    "jobs.explaining", "jobs.reporting", "jobs", "__init__", "printing", "cli",
+    "run", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats", "reports.content",
+    "reports.card", "reports.page", "web", "web.desk", "web.app", "jobs.summarising", "jobs.training", "jobs.adopting",
+    "jobs.checking", "jobs.measuring", "jobs.explaining", "jobs.reporting", "jobs.serving", "jobs",
+    "__init__", "printing", "cli",
 )  # fmt: skip
 
 

@@ -384,6 +384,21 @@ def report(
 
 
 @app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    host: Annotated[
+        str, typer.Option(help="Who may ask: this machine alone, unless you name another address.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+) -> None:
+    """Serve a page to explore a run's model: type a text, see which words decide, mask them and watch."""
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        Terminal(console).warn(f"everybody who reaches {host} can use this page; it asks for no password.")
+    console.print(f"The page is at http://{host}:{port} until you press Ctrl-C.", soft_wrap=True)
+    _jobs().serve(run, host=host, port=port)
+
+
+@app.command()
 def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
 ) -> None:

@@ -32,21 +32,18 @@ def _visible(character: str) -> str:
     return escape(character, quote=True)
 
 
-def heat_map(text: str, spans: Iterable[Span], hidden: Iterable[Span] = ()) -> str:
-    """Return the text with `spans` (start, end, importance) coloured and `hidden` ones masked out."""
-    spans, covered = list(spans), {(start, end) for start, end, _ in hidden}
+def heat_map(text: str, spans: Iterable[Span]) -> str:
+    """Return the text with `spans` (start, end, importance) coloured; a page finds span n by its `data-n`."""
+    spans = list(spans)
     strongest = max((abs(importance) for _, _, importance in spans), default=0.0) or 1.0
     parts, at = [], 0
-    for start, end, importance in spans:
+    for number, (start, end, importance) in enumerate(spans):
         if end <= at:  # pieces of one character share their place in the text
             continue
         parts.append(visible(text[at:start]))
         words, share = visible(text[max(at, start) : end]), abs(importance) / strongest
-        if (start, end) in covered:
-            parts.append(f'<span class="fm-masked" title="masked">{words}</span>')
-        else:
-            colour = f"rgba({FOR if importance > 0 else AGAINST},{0.85 * share:.2f})"
-            parts.append(f'<span style="background:{colour}" title="{importance:+.3f}">{words}</span>')
+        colour = f"rgba({FOR if importance > 0 else AGAINST},{0.85 * share:.2f})"
+        parts.append(f'<span data-n="{number}" style="background:{colour}" title="{importance:+.3f}">{words}</span>')
         at = end
     parts.append(visible(text[at:]))
     return f'<span class="fm-text" dir="auto">{"".join(parts)}</span>'

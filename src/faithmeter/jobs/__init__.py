@@ -7,6 +7,7 @@ from faithmeter.jobs.checking import check
 from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
 from faithmeter.jobs.reporting import report
+from faithmeter.jobs.serving import serve
 from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.training import TrainingOptions, resume, train
 
@@ -22,6 +23,7 @@ __all__ = [
     "read_texts",
     "report",
     "resume",
+    "serve",
     "summary",
     "train",
 ]

@@ -9,6 +9,7 @@ from faithmeter.heat_map import heat_map, visible
 from faithmeter.reports import figures
 from faithmeter.reports.content import Section
 from faithmeter.reports.formats import as_html, as_markdown
+from faithmeter.small_curve import small_curve
 
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.PackageLoader("faithmeter.reports"),
@@ -28,6 +29,7 @@ def render_page(title: str, sections: Sequence[Section], version: str) -> str:
         table=as_html,
         svg=lambda drawn: figures.inline_svg(drawn.figure, drawn.name, drawn.caption),
         heat=word_heat_map,
+        curve=lambda own, random, name: small_curve(own, random, visible(name)),
         text=visible,
     )
 

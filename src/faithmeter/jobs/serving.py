@@ -1,0 +1,18 @@
+"""Serve: a page on this machine to explore a run's model."""
+
+from pathlib import Path
+
+from faithmeter.errors import InputError
+from faithmeter.run import Run
+
+
+def serve(path: str | Path, *, host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Serve the page of a run until interrupted. The host is this machine alone unless another is named."""
+    try:
+        import uvicorn
+
+        from faithmeter.web.app import create_app
+    except ImportError as error:
+        raise InputError("The page needs the extra `web`: `pip install 'faithmeter[web]'`.") from error
+    names = frozenset({"127.0.0.1", "localhost", "[::1]", host})
+    uvicorn.run(create_app(Run(path), names), host=host, port=port, log_level="warning", timeout_keep_alive=10)

@@ -1,0 +1,214 @@
+"""The page's server: one run, its model, and questions about texts. It listens to this machine only.
+
+Another web site that a user has open could send requests here too. So the host and the origin of every request are
+checked (DNS rebinding, cross-site requests), questions must be JSON, and the page may load nothing from elsewhere.
+"""
+
+import copy
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import jinja2
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from faithmeter.classifier import Classifier
+from faithmeter.errors import InputError
+from faithmeter.explanation import Explanation, explain_texts
+from faithmeter.heat_map import heat_map, visible
+from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
+from faithmeter.results import most_faithful
+from faithmeter.run import Run
+from faithmeter.small_curve import small_curve
+from faithmeter.web.desk import Desk
+
+LARGEST_QUESTION = 8_000_000  # bytes
+LONGEST_SHOWN = 20_000  # characters: what lies behind the model's longest text is not explained anyway
+HERE = Path(__file__).parent
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader("faithmeter.web"), autoescape=True, undefined=jinja2.StrictUndefined
+)
+
+
+def create_app(run: Run, hosts: frozenset[str] = frozenset({"127.0.0.1", "localhost", "[::1]"})) -> ASGIApp:
+    """Return the application for a run; `hosts` are the names under which it may be asked."""
+    classifier, config, test = run.classifier(), run.config, run.data().test
+    for parameter in classifier.model.parameters():
+        parameter.requires_grad_(False)  # shared by all threads, so nobody may switch it on and off
+    masf = run.in_distribution_test() if run.checked else None
+    best = most_faithful(run.results) or "loo-signed"
+    pairs, desk = config.data.resolved().context is not None, Desk()
+
+    async def page(_: Request) -> Response:
+        html = _TEMPLATES.get_template("page.html").render(
+            model=f"{Path(config.model).name} on {config.data.resolved().name}",
+            measures=[name for name in IMPORTANCE_MEASURES if name != "random"],
+            best=best if best in IMPORTANCE_MEASURES else "loo-signed",
+            labels=config.labels,
+            pairs=pairs,
+            rows=len(test),
+            checked=masf is not None,
+        )
+        return HTMLResponse(html)
+
+    async def row(request: Request) -> Response:
+        number = request.path_params["number"]
+        if number >= len(test):
+            raise InputError(f"There are {len(test)} test texts, numbered from 0.")
+        found = test[number]
+        return JSONResponse(
+            {"text": found["text"], "context": found.get("context"), "label": config.labels[found["label"]]}
+        )
+
+    async def ask(request: Request) -> Response:
+        question = await _question(request)
+        text, context = str(question.get("text", "")), question.get("context") if pairs else None
+        if not text.strip():
+            raise InputError("There is no text to explain.")
+        if pairs and not str(context or "").strip():
+            raise InputError("This model takes pairs: give the context too.")
+        target = str(question.get("target") or "predicted")
+        if target != "predicted" and target not in config.labels:
+            raise InputError(f"There is no class {target!r}.")
+        chosen = [as_measure(str(name)) for name in question.get("measures") or [best]][:2]
+        contexts = None if context is None else [str(context)]
+
+        def work() -> list[dict[str, Any]]:
+            own = twin(classifier)
+            return [
+                shown(explain_texts(own, [text], contexts, measure=measure, target=target, masf=masf)[0])
+                for measure in chosen
+            ]
+
+        return JSONResponse({"job": desk.submit(work).number}, status_code=202)
+
+    async def job(request: Request) -> Response:
+        number = request.path_params["number"]
+        if request.method == "DELETE":
+            desk.cancel(number)
+        found = desk.find(number)
+        if found is None:
+            return JSONResponse({"error": "There is no such explanation any more: ask again."}, status_code=404)
+        content = {"state": found.state, "passes": found.passes, "error": found.problem, "answer": found.answer}
+        return await run_in_threadpool(JSONResponse, content)
+
+    async def refuse(_: Request, error: Exception) -> Response:
+        return JSONResponse({"error": str(error)}, status_code=400)
+
+    routes = [
+        Route("/", page),
+        Route("/rows/{number:int}", row),
+        Route("/explanations", ask, methods=["POST"]),
+        Route("/explanations/{number}", job, methods=["GET", "DELETE"]),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+    ]
+    return Guard(Starlette(routes=routes, exception_handlers={InputError: refuse}), hosts)
+
+
+async def _question(request: Request) -> dict[str, Any]:
+    """Return the JSON object of a request, if it is one and not too large."""
+    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        raise InputError("Ask with a JSON object (content type application/json).")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_QUESTION:
+            raise InputError(f"The text is too long: at most {LARGEST_QUESTION // 1_000_000} MB can be sent.")
+    request._body = bytes(body)
+    try:
+        question = await request.json()
+    except ValueError as error:
+        raise InputError("That is not JSON.") from error
+    if not isinstance(question, dict):
+        raise InputError("Ask with a JSON object.")
+    return question
+
+
+class Guard:
+    """Lets in only who asks for this very server, from its own page or from no page at all."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self.app, self.hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the request, then pass it on and add the headers that keep the page to itself."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        host = request.headers.get("host", "")
+        origin = request.headers.get("origin")
+        named = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if named not in self.hosts:
+            await JSONResponse({"error": "This server is not known by that name."}, 421)(scope, receive, send)
+            return
+        if origin is not None and urlsplit(origin).netloc != host:
+            await JSONResponse({"error": "Requests from other sites are refused."}, 403)(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Any) -> None:  # noqa: ANN401 (whatever ASGI sends)
+            if message["type"] == "http.response.start":
+                message["headers"] += [(key.lower().encode(), value.encode()) for key, value in HEADERS.items()]
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+def twin(classifier: Classifier) -> Classifier:
+    """Return a classifier of the same weights whose modules are its own, so that threads do not meet in them."""
+    model = classifier.model
+    weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    own = copy.copy(classifier)
+    own.model = copy.deepcopy(model, weights)
+    own.tokenizer = copy.deepcopy(classifier.tokenizer)
+    return own
+
+
+def shown(explanation: Explanation) -> dict[str, Any]:
+    """Return an explanation as the page shows it: texts as HTML that cannot do anything, numbers as numbers."""
+    # the model reads no further than its last token
+    end = max((token.end for token in explanation.tokens), default=0)
+    text = explanation.text[: max(end, LONGEST_SHOWN)]
+    levels = {
+        name: heat_map(text, [(piece.start, piece.end, piece.importance) for piece in pieces])
+        for name, pieces in (("words", explanation.words), ("tokens", explanation.tokens))
+    }
+    parts = [
+        {number for number, token in enumerate(explanation.tokens) if word.start <= token.start < word.end}
+        for word in explanation.words
+    ]
+    return {
+        "measure": explanation.measure,
+        "says": visible(f"{explanation.predicted}, p({explanation.target}) = {explanation.probability:.3f}"),
+        "acu": explanation.acu,
+        "racu": explanation.racu,
+        "p_value": explanation.p_value,
+        "left_out": len(explanation.text) > len(text),
+        "curve": small_curve(explanation.curve, explanation.random_curve, visible(explanation.measure)),
+        "random": explanation.random_curve,
+        **levels,
+        "steps": [
+            {
+                "tokens": step.masked,
+                "words": [number for number, tokens in enumerate(parts) if tokens and tokens <= set(step.masked)],
+                "predicted": visible(step.predicted),
+                "probability": step.probability,
+                "p_value": step.p_value,
+            }
+            for step in explanation.steps
+        ],
+    }
