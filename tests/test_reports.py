@@ -101,10 +101,10 @@ def test_tables_keep_their_cells_in_every_form():
     assert read(as_html(table)).text == "100 % & moremeasureRACU_1a|b<i>=1+1x_y50 %"
     lines = as_markdown(table).splitlines()
     assert lines == [
-        "| measure | RACU_1 |",
+        r"| measure | RACU\_1 |",
         "| --- | --- |",
-        r"| a\|b<i> | =1+1 |",
-        "| x_y | 50 % |",
+        r"| a\|b\<i\> | =1+1 |",
+        r"| x\_y | 50 % |",
     ]
     assert r"x\_y & 50 \% \\" in as_latex(table)
     assert r"\caption{100 \% \& more}" in as_latex(table)

@@ -150,6 +150,13 @@ def _data_spec(
     """Return the data that the options name; None where they name none."""
     given = locals()
     if task is None and data is None:
+        defaults = {name: parameter.default for name, parameter in inspect.signature(_data_spec).parameters.items()}
+        said = next((name for name, value in given.items() if value != defaults[name]), None)
+        if said is not None:
+            raise InputError(
+                f"--{said.replace('_', '-')} says something about data that is not named: a run keeps the data it was "
+                "made with, and a model needs --data or --task."
+            )
         return None
     seed = given.pop("data_seed")
     return _jobs().DataSpec(**given, seed=seed)
@@ -197,6 +204,8 @@ def _run_of(
     if data is None:
         return Path(subject)
     path = run or Path("runs") / Path(subject).resolve().name
+    if path.resolve() == Path(subject).resolve():
+        raise InputError(f"{path} is the model itself: name another place for its run and results with --run.")
     known = path.exists()
     adopted = jobs.adopt(path, subject, data, masked_before=masked_before, reporter=reporter)
     if not known:
@@ -271,7 +280,7 @@ def check(
     jobs, reporter = _jobs(), Terminal(console)
     path = _run_of(jobs, subject, data, run, masked_before, reporter)
     verdicts = jobs.check(path, form=form, rows=rows, reporter=reporter)
-    print_check(verdicts, jobs.summary(verdicts, path / "model"))
+    print_check(verdicts, jobs.summary(verdicts, path / "model") if form == "calibrated" else None)
 
 
 @app.command()

@@ -315,7 +315,7 @@ def match_labels(labels: Sequence[str], classes: Sequence[str]) -> tuple[int, ..
         numbers = {spelling(name): number for number, name in enumerate(classes)}
         if len(numbers) == len(classes) and all(spelling(label) in numbers for label in labels):
             return tuple(numbers[spelling(label)] for label in labels)
-    if all(label.isdigit() and int(label) < len(classes) for label in labels):
+    if "0" in labels and all(label.isdigit() and int(label) < len(classes) for label in labels):
         return tuple(map(int, labels))
     return tuple(range(len(labels))) if _nameless(classes) and len(labels) == len(classes) else None
 

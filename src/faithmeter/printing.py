@@ -32,8 +32,8 @@ def print_performance(run: "Run") -> None:
     console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.", soft_wrap=True)
 
 
-def print_check(verdicts: "Sequence[Verdict]", words: str) -> None:
-    """Print the verdict at every masking ratio, and the whole in words."""
+def print_check(verdicts: "Sequence[Verdict]", words: str | None) -> None:
+    """Print the verdict at every masking ratio, and the whole in words; None where the test allows no verdict."""
     table = Table(box=None)
     for column in ("tokens masked", "rows below 5 %", "rows out of distr.", "p-value", "Simes p"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -42,11 +42,12 @@ def print_check(verdicts: "Sequence[Verdict]", words: str) -> None:
             f"{10 * verdict.step} %",
             f"{100 * verdict.random.share_below:.1f} %",
             f"{100 * verdict.anywhere.share_below:.1f} %",
-            f"{verdict.anywhere.dataset_p_value:.3f}",
+            "none" if words is None else f"{verdict.anywhere.dataset_p_value:.3f}",
             f"{verdict.random.simes_p_value:.3f}",
         )
     console.print(table)
-    console.print(words, soft_wrap=True, markup=False)
+    if words is not None:
+        console.print(words, soft_wrap=True, markup=False)
 
 
 def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:

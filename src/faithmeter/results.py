@@ -1,6 +1,6 @@
 """Result rows: flat, one number each. Reports see nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,12 +36,18 @@ def find(rows: Sequence[dict[str, Any]], kind: str, masking_ratio: float | None 
     return float(row["value"])
 
 
-def most_faithful(rows: Sequence[dict[str, Any]]) -> str | None:
-    """Return the measure whose ACU is surely the largest; None where nothing was measured.
+def most_faithful(rows: Sequence[Mapping[str, Any]], among: Collection[str] | None = None) -> str | None:
+    """Return the measure whose ACU is surely the largest; None where nothing was measured. `among` limits the choice.
 
-    By the lower end of its interval, so that a measure does not win by having been measured on a few texts only.
+    By the lower end of its interval, so that a measure does not win by having been measured on a few texts only; one
+    on so few that it has no interval wins only where no other is there.
     """
-    areas = [row for row in rows if row["kind"] == "acu"]
+    areas = [row for row in rows if row["kind"] == "acu" and (among is None or row["measure"] in among)]
     if not areas:
         return None
-    return str(max(areas, key=lambda row: row["value"] if row["low"] is None else row["low"])["measure"])
+
+    def surely(row: Mapping[str, Any]) -> tuple[bool, float]:
+        known = row["low"] is not None and row["low"] < row["high"]
+        return known, row["low"] if known else row["value"]
+
+    return str(max(areas, key=surely)["measure"])

@@ -117,8 +117,8 @@ class Run:
 
     @property
     def checked(self) -> bool:
-        """Whether the run has an in-distribution test."""
-        return self.in_distribution_folder.is_dir()
+        """Whether the run has an in-distribution test that was brought to its end."""
+        return self.in_distribution_folder.is_dir() and any(row["kind"].startswith("check_") for row in self.results)
 
     def in_distribution_test(self) -> MaSF:
         """Load the fitted in-distribution test."""

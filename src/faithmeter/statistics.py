@@ -1,12 +1,13 @@
 """Intervals: BCa bootstrap (Efron, 1987), as the papers report them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 RESAMPLES = 9999
+BLOCK = 500
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -22,8 +23,7 @@ def bca_interval(
     if observations < 2:
         return None
     value = float(statistic(np.ones((1, observations)))[0])
-    drawn = np.random.default_rng(seed).multinomial(observations, np.full(observations, 1 / observations), RESAMPLES)
-    replicates = _in_blocks(statistic, drawn.astype(np.float64))
+    replicates = np.concatenate([statistic(weights) for weights in _resamples(observations, RESAMPLES, seed)])
     if not np.isfinite(value) or not np.isfinite(replicates).all():
         return None
     if np.ptp(replicates) == 0:
@@ -31,7 +31,7 @@ def bca_interval(
     # bias: how far the sample's value lies from the middle of the replicates; ties count half
     below = (np.sum(replicates < value) + np.sum(replicates <= value)) / (2 * RESAMPLES)
     bias = stats.norm.ppf(np.clip(below, 1 / (2 * RESAMPLES), 1 - 1 / (2 * RESAMPLES)))
-    left_out = _in_blocks(statistic, np.ones((observations, observations)) - np.eye(observations))
+    left_out = np.concatenate([statistic(weights) for weights in _each_left_out(observations)])
     deviations = left_out.mean() - left_out
     spread = np.sum(deviations**2)
     acceleration = 0.0 if spread == 0 else np.sum(deviations**3) / (6 * spread**1.5)
@@ -48,14 +48,24 @@ def percentile_band(
 
     `statistic` maps (resamples, observations) weights to (resamples, columns).
     """
-    drawn = np.random.default_rng(seed).multinomial(observations, np.full(observations, 1 / observations), resamples)
-    low, high = np.quantile(_in_blocks(statistic, drawn.astype(np.float64)), (0.025, 0.975), axis=0)
+    replicates = np.concatenate([statistic(weights) for weights in _resamples(observations, resamples, seed)])
+    low, high = np.quantile(replicates, (0.025, 0.975), axis=0)
     return low, high
 
 
-def _in_blocks(statistic: Callable[[Array], Array], weights: Array) -> Array:
-    """Apply the statistic to a few hundred weight rows at a time, to keep memory flat."""
-    return np.concatenate([statistic(weights[start : start + 500]) for start in range(0, len(weights), 500)])
+def _resamples(observations: int, resamples: int, seed: int) -> Iterator[Array]:
+    """Yield how often each observation is drawn, a few hundred resamples at a time: memory is flat."""
+    random, shares = np.random.default_rng(seed), np.full(observations, 1 / observations)
+    for start in range(0, resamples, BLOCK):
+        yield random.multinomial(observations, shares, min(BLOCK, resamples - start)).astype(np.float64)
+
+
+def _each_left_out(observations: int) -> Iterator[Array]:
+    """Yield the weights that leave one observation out, each in turn, a few hundred at a time."""
+    for start in range(0, observations, BLOCK):
+        weights = np.ones((min(BLOCK, observations - start), observations))
+        weights[np.arange(len(weights)), start + np.arange(len(weights))] = 0.0
+        yield weights
 
 
 def mean_interval(values: Array, *, confidence: float = 0.95, seed: int = 0) -> tuple[float, float] | None:
@@ -64,3 +74,11 @@ def mean_interval(values: Array, *, confidence: float = 0.95, seed: int = 0) -> 
     return bca_interval(
         lambda weights: weights @ values / weights.sum(axis=1), len(values), confidence=confidence, seed=seed
     )
+
+
+def student_interval(values: Array, *, confidence: float = 0.95) -> tuple[float, float] | None:
+    """Return Student's interval of a mean, which holds for a few values too, where the bootstrap is far too narrow."""
+    if len(values) < 2:
+        return None
+    half = stats.t.ppf((1 + confidence) / 2, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    return float(np.mean(values) - half), float(np.mean(values) + half)

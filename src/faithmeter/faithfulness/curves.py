@@ -116,7 +116,7 @@ def faithfulness_over_observations(metric: str, gold: Ints, curve: Curve, random
     )
 
 
-def lead(metric: str, gold: Ints, best: Curve, other: Curve) -> tuple[float, Interval]:
+def lead(metric: str, gold: Ints, best: Curve, other: Curve, confidence: float) -> tuple[float, Interval]:
     """Return by how much one measure's ACU exceeds another's on the same observations, with its BCa interval.
 
     Paired, so much sharper than a look at whether two intervals overlap; the random curve cancels.
@@ -126,7 +126,7 @@ def lead(metric: str, gold: Ints, best: Curve, other: Curve) -> tuple[float, Int
         curves = (weighted_performance(metric, gold, curve.predicted, weights) for curve in (best, other))
         return area_between_curves(*curves)[0]
 
-    return float(difference(np.ones((1, len(gold))))[0]), bca_interval(difference, len(gold))
+    return float(difference(np.ones((1, len(gold))))[0]), bca_interval(difference, len(gold), confidence=confidence)
 
 
 def performance_band(metric: str, gold: Ints, curves: list[Curve]) -> list[tuple[float, float, float]]:

@@ -50,6 +50,7 @@ from faithmeter.in_distribution.p_values import (
 from faithmeter.masking import STEPS, Purpose, random_count_mask, random_stream
 from faithmeter.progress import Advance
 
+FORMAT = 2  # of the stored test
 LEVEL = 0.05
 ROWS_NEEDED = 2000  # below, the share of rows under 5 % wanders by more than ±1.5 points from one split to the next
 ROWS_FOR_TERCILES = 5000
@@ -225,6 +226,8 @@ class MaSF:
     def load(cls, folder: Path) -> "MaSF":
         """Read a stored test. Its columns stay in the file until they are looked at (memory-mapped)."""
         header = json.loads((folder / "masf.json").read_text(encoding="utf-8"))
+        if header.pop("format", None) != FORMAT:
+            raise InputError(f"{folder} was fitted by another version of faithmeter: run `faithmeter check` again.")
         groups = len(header["length_edges"]) + 1
         steps = int(header.pop("steps"))
         references = tuple(_load_step(folder, f"step-{step:02}", groups) for step in range(steps))
@@ -359,6 +362,7 @@ def _load_step(folder: Path, name: str, groups: int) -> tuple[Reference, ...]:
 
 def _save_header(folder: Path, masf: MaSF) -> None:
     header = {
+        "format": FORMAT,
         "form": masf.form,
         "length_edges": masf.length_edges,
         "seed": masf.seed,

@@ -6,7 +6,7 @@ from pathlib import Path
 from faithmeter.data import as_text, require_columns
 from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import Explanation, explain_texts
-from faithmeter.importance import as_measure
+from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
 from faithmeter.results import most_faithful
 from faithmeter.run import Run
 from faithmeter.tables import read_rows
@@ -25,7 +25,7 @@ def explain(
 ) -> list[Explanation]:
     """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it."""
     run = Run(path)
-    chosen = as_measure(measure or most_faithful(run.results) or DEFAULT_MEASURE)
+    chosen = as_measure(measure or most_faithful(run.results, among=IMPORTANCE_MEASURES) or DEFAULT_MEASURE)
     labels = run.config.labels
     if target != "predicted" and target not in labels:
         raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")

@@ -33,6 +33,7 @@ from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
 from faithmeter.run import Run
 
+FORMAT = 2  # of the stored columns; other formats do not mix with it
 WORTH_SAYING = 60  # seconds that a measure takes before its estimate is worth a line
 TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is killed
 
@@ -74,7 +75,8 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
     test = encode(classifier, splits.test, "test", reporter)
     _require_same_settings(run, options)
     for one in measures:
-        if one.family == "custom":  # a function may have changed under its name, so what it said before is not kept
+        # a function may have changed under its name, so what it said before is not kept
+        if one is not IMPORTANCE_MEASURES.get(one.name):
             shutil.rmtree(run.measurements / one.name, ignore_errors=True)
     chosen = random_stream(options.seed, Purpose.MEASURED_ROWS).permutation(len(test))[: options.rows]
     jobs = [
@@ -86,7 +88,8 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
         jobs.append((one.name, one, options.seed, rows))
     pace, known = _seconds_per_token(classifier, test), Known()
     for name, one, seed, rows in jobs:
-        seconds = estimated_seconds(one, test, rows, pace)
+        begun = (run.measurements / name).is_dir()
+        seconds = None if begun else estimated_seconds(one, test, rows, pace)
         if seconds is not None and seconds > WORTH_SAYING:
             reporter.note(f"{name} on {len(rows)} texts will take about {_duration(seconds)}.")
         _measure_one(run, classifier, test, name, one, seed, rows, options.target, masf, known, reporter)
@@ -96,7 +99,8 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
 
 def _out_of_distribution(run: Run) -> str | None:
     """Return what to say where `check` found masking out-of-distribution for the run's model."""
-    if smallest_of([row["value"] for row in run.results if row["kind"] == "check_p_value"]) > LEVEL:
+    p_values = [row["value"] for row in run.results if row["kind"] == "check_p_value"]
+    if not p_values or smallest_of(p_values) > LEVEL:
         return None
     return (
         "masking is out-of-distribution for this model, so these curves say little about its explanations. "
@@ -167,7 +171,7 @@ def _measure_one(
                 watch = Stopwatch(one, known.get((one.absolute_of, number)))
                 table = _walk_table(classifier, batch, watch, seed, target, masf)
                 write_bytes(shard, parquet(table))
-                if watch.first is not None:
+                if watch.first is not None and one.signed:  # for its absolute form
                     known[one.name, number] = watch.first
             advance(len(batch))
 
@@ -237,11 +241,17 @@ def _require_same_settings(run: Run, options: MeasureOptions) -> None:
         weights.update(file.read_bytes())
     settings = {"target": options.target, "rows": options.rows, "beam_rows": options.beam_rows, "seed": options.seed}
     settings |= {"checked": run.checked, "weights": weights.hexdigest()[:16]}
-    settings |= {"faithmeter": metadata.version("faithmeter")}
+    settings |= {"faithmeter": metadata.version("faithmeter"), "format": FORMAT}
+    # how it was asked, for the report to repeat; these may differ from one call to the next
+    asked = {
+        "measures": [one if isinstance(one, str) else as_measure(one).name for one in options.measures],
+        "random_runs": options.random_runs,
+        "without_check": options.without_check,
+    }
     file = run.measurements / "settings.json"
     if not file.exists():
         run.measurements.mkdir(exist_ok=True)
-        write_json(file, settings)
+        write_json(file, {**settings, "asked": asked})
         return
     stored = json.loads(file.read_text(encoding="utf-8"))
     differing = [key for key in settings if stored.get(key) != settings[key]]
@@ -250,3 +260,4 @@ def _require_same_settings(run: Run, options: MeasureOptions) -> None:
             f"{run.path} holds measurements with another {' and '.join(differing)}, which do not compare with these. "
             f"Use the same settings ({stored}), or remove {run.measurements} first."
         )
+    write_json(file, {**settings, "asked": asked})

@@ -1,5 +1,6 @@
 """Report: everything that was measured on one run or several, as a page or as files."""
 
+import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -40,14 +41,12 @@ def report(
     for name in formats:
         if name not in FORMATS:
             raise InputError(f"There is no format {name!r}.{nearest(name, FORMATS)} Choose from {', '.join(FORMATS)}.")
-    runs = [Run(path) for path in dict.fromkeys(map(Path, paths))]
+    runs = list({Path(path).resolve(): Run(path) for path in paths}.values())
     unready = next((run for run in runs if not run.results), None)
     if unready is not None:
         raise InputError(f"{unready.path} has no results yet: train it to its end first.")
     reporter = reporter or Silent()
-    groups: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        groups[_title(run)].append(run)
+    groups = _repetitions(runs)
     with reporter.bar("Explaining examples", len(groups)) as advance:
         subjects = []
         for title, same in groups.items():
@@ -57,10 +56,40 @@ def report(
     return _write(Path(out), title, sections(subjects), formats)
 
 
+def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Return the runs by title: together where they differ in the seed alone, each in its own right otherwise."""
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        config, settings = run.config, _settings_of_measuring(run)
+        training = None if config.training is None else dataclasses.replace(config.training, seed=0)
+        asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "checked")}
+        groups[repr((dataclasses.replace(config, training=training), asked))].append(run)
+    titled: dict[str, list[Run]] = {}
+    for same in groups.values():
+        seeds = [run.config.seed for run in same]
+        if len(set(seeds)) < len(seeds):
+            raise InputError(
+                f"{' and '.join(str(run.path) for run in same)} are the same training with the same seed, which would "
+                "look like two that agree. Name each once."
+            )
+        title = number = _title(same[0])
+        while number in titled:
+            number = f"{title} ({sum(name.startswith(title) for name in titled) + 1})"
+        titled[number] = same
+    return titled
+
+
 def _title(run: Run) -> str:
     config = run.config
     how = "as it came" if config.training is None else config.training.strategy
-    return f"{Path(config.model).name} on {config.data.resolved().name}, {how}"
+    folder = Path(config.model)
+    name = folder.parent.name if folder.name == "model" else folder.name  # RUN/model says nothing
+    return f"{name} on {config.data.resolved().name}, {how}"
+
+
+def _settings_of_measuring(run: Run) -> dict[str, Any]:
+    file = run.measurements / "settings.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
@@ -106,18 +135,11 @@ def _commands(run: Run) -> list[str]:
         if value is not None and (name, value) not in (("text", "text"), ("label", "label"), ("metric", "accuracy"))
         for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
     ]
-    measured = run.measurements / "settings.json"
-    settings = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
-    limits = [
-        part
-        for name in ("target", "rows", "beam_rows", "seed")
-        if settings.get(name) is not None
-        for part in (f"--{name.replace('_', '-')}", str(settings[name]))
-    ]
-    measure = [command("faithmeter", "measure", path, *limits)] if settings else []
+    length = ["--max-length", str(config.max_length)]
     if config.training is None:
-        extra = ["--masked-before"] if config.masked_before else []
-        return [command("faithmeter", "check", config.model, *data, "--run", path, *extra), *measure]
+        extra = ["--run", path, *(["--masked-before"] if config.masked_before else [])]
+        made = command("faithmeter", "check", config.model, *data, *extra, *_check_options(run))
+        return [made, *_measure_command(run)]
     options = [
         part
         for name, value in vars(config.training).items()
@@ -126,32 +148,61 @@ def _commands(run: Run) -> list[str]:
     ]
     flags = ["--mask-context"] if config.training.mask_context else []
     flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")
-    train = command("faithmeter", "train", path, *data, "--model", config.model, *options, *flags)
-    return [train, *([command("faithmeter", "check", path)] if run.checked else []), *measure]
+    train = command("faithmeter", "train", path, *data, "--model", config.model, *options, *flags, *length)
+    check = [command("faithmeter", "check", path, *_check_options(run))] if run.checked else []
+    return [train, *check, *_measure_command(run)]
+
+
+def _check_options(run: Run) -> list[str]:
+    if not run.checked:
+        return []
+    masf = run.in_distribution_test()
+    return ["--form", masf.form, "--rows", str(masf.rows)]
+
+
+def _measure_command(run: Run) -> list[str]:
+    """Return the command that measured the run; a function of the user's own has no name that a command knows."""
+    settings = _settings_of_measuring(run)
+    if not settings:
+        return []
+    asked = settings["asked"]
+    known = [name for name in asked["measures"] if name in IMPORTANCE_MEASURES]
+    options = {name: settings[name] for name in ("target", "rows", "beam_rows", "seed") if settings[name] is not None}
+    parts = [
+        part
+        for name, value in {"measures": ",".join(known), **options, "random_runs": asked["random_runs"]}.items()
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    without = ["--without-check"] if asked["without_check"] else []
+    own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in IMPORTANCE_MEASURES]
+    return [command("faithmeter", "measure", str(run.path), *parts, *without), *own]
 
 
 def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
     """Explain the test texts whose explanation by the best measure is the most, middling and least faithful."""
-    best = most_faithful(rows)
+    best = most_faithful(rows, among=IMPORTANCE_MEASURES)
     file = run.path / "observations.parquet"
-    if best is None or best not in IMPORTANCE_MEASURES or not file.exists():
+    if best is None or not file.exists():
         return []
     table = pyarrow.parquet.read_table(file, filters=[("measure", "=", best)])
-    order = table["row"].to_numpy()[np.argsort(-table["acu"].to_numpy(), kind="stable")]
-    places = {"Most faithful.": order[0], "Middling.": order[len(order) // 2], "Least faithful.": order[-1]}
-    test, classifier = run.data().test, run.classifier()
+    order = table["row"].to_numpy()[np.argsort(-table["acu"].to_numpy(), kind="stable")].tolist()
+    places = {order[-1]: "Least faithful.", order[len(order) // 2]: "Middling.", order[0]: "Most faithful."}
+    test, classifier, labels = run.data().test, run.classifier(), run.config.labels
     masf = run.in_distribution_test() if run.checked else None
     found = []
-    for reason, row in places.items():
-        text, context = test[int(row)]["text"], test[int(row)].get("context")
+    for row, reason in reversed(places.items()):
+        text, context, gold = test[row]["text"], test[row].get("context"), labels[test[row]["label"]]
         contexts = None if context is None else [context]
         short = classifier.encode([text], contexts).lengths[0] <= LONGEST_BEAM
-        chosen = [m for m in measures(rows) if m in IMPORTANCE_MEASURES and (m != "beam" or short)][:MEASURES_SHOWN]
+        chosen = [name for name in measures(rows) if name in IMPORTANCE_MEASURES and (name != "beam" or short)]
+        # the class that the measurement was about
+        target = gold if _settings_of_measuring(run).get("target") == "gold" else "predicted"
         explanations = [
-            explain_texts(classifier, [text], contexts, measure=name, masf=masf)[0]
-            for name in dict.fromkeys([best, *chosen])
+            explain_texts(classifier, [text], contexts, measure=name, target=target, masf=masf)[0]
+            for name in chosen[:MEASURES_SHOWN]
         ]
-        found.append(Example(reason, run.config.labels[test[int(row)]["label"]], explanations))
+        if explanations:
+            found.append(Example(reason, gold, explanations))
     return found
 
 

@@ -27,7 +27,7 @@ from faithmeter.masking import STEPS
 from faithmeter.reports.card import model_card
 from faithmeter.results import Result, most_faithful
 from faithmeter.run import Run
-from faithmeter.statistics import mean_interval
+from faithmeter.statistics import mean_interval, student_interval
 
 KINDS = (
     "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
@@ -82,7 +82,7 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
 
 def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
     """Return the verdict on the masked rows of each step; none where the run was not checked."""
-    if masf is None or "p_own" not in table:
+    if masf is None or masf.form == "paper":  # the paper's form allows no verdict
         return []
     lengths = torch.from_numpy(test.lengths[table["row"][:, 0]])
     own, outside = (torch.tensor(table[name]) for name in ("p_own", "p_outside"))
@@ -93,15 +93,23 @@ def _leads(run: Run, test: Encoded, tables: dict[str, Table], found: list[dict[s
     """Yield how far each measure lies behind the most faithful one, on the texts that both were measured on."""
     best = most_faithful(found)
     assert best is not None
-    for name in (row["measure"] for row in found if row["kind"] == "acu"):
+    names = [row["measure"] for row in found if row["kind"] == "acu"]
+    for name in names:
         rows = np.intersect1d(tables[best]["row"][:, 0], tables[name]["row"][:, 0])
-        value, interval = lead(
-            run.config.metric, test.labels[rows], *(_curve(tables[one], rows) for one in (best, name))
-        )
+        ahead, other = (_curve(tables[one], rows) for one in (best, name))
+        value, interval = lead(run.config.metric, test.labels[rows], ahead, other, confidence_of_pairs(len(names)))
         low, high = interval or (None, None)
         yield Result(
             "acu_behind_best", value, run.config.metric, "test", None, len(rows), name, low, high, "observations"
         )
+
+
+def confidence_of_pairs(measures: int) -> float:
+    """Return how sure each difference must be for all of them to hold together in 95 % (Bonferroni).
+
+    The best measure is found by looking at all pairs, so all pairs count.
+    """
+    return 1 - 0.05 / max(1, measures * (measures - 1) // 2)
 
 
 def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> list[Result]:
@@ -114,9 +122,15 @@ def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> 
         Result("seconds_per_text", per_text, "seconds", "test", None, n, name),
         *(
             Result("sparsity", float(share), "share", "test", step / STEPS, n, name)
-            for step, share in enumerate(np.nanmean(table["held"], axis=0))
+            for step, share in enumerate(_mean_known(table["held"]))
         ),
     ]
+
+
+def _mean_known(table: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return the mean of each column over the texts in which anything is important; nan where there is none."""
+    known = ~np.isnan(table)
+    return np.where(known, table, 0).sum(axis=0) / np.where(known.any(axis=0), known.sum(axis=0), np.nan)
 
 
 def _with_interval(kind: str, value: float, interval: Interval, found: Faithfulness, metric: str, name: str) -> Result:
@@ -143,6 +157,8 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
     Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs.
     """
+    if len({run.path.resolve() for run in runs}) < len(runs):
+        raise InputError("The same run is named twice, which would look like two trainings that agree.")
     rows = [run.results for run in runs]
     metrics = {run.config.metric for run in runs}
     if len(metrics) > 1:
@@ -166,7 +182,8 @@ def _pooled_leads(pooled: list[dict[str, Any]], keyed: Sequence[Mapping[Any, dic
     rows = []
     for row in [row for row in pooled if row["kind"] == "acu"]:
         differences = [one["acu", best, None]["value"] - one["acu", row["measure"], None]["value"] for one in keyed]
-        low, high = mean_interval(np.array(differences)) or (None, None)
+        sure = confidence_of_pairs(sum(one["kind"] == "acu" for one in pooled))
+        low, high = student_interval(np.array(differences), confidence=sure) or (None, None)
         rows.append({**row, "kind": "acu_behind_best", "value": float(np.mean(differences)), "low": low, "high": high})
     return rows
 

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.reports import words
 from faithmeter.reports.content import ranked_table
 from faithmeter.reports.figures import measures
-from faithmeter.reports.formats import Table, as_markdown
+from faithmeter.reports.formats import Table, as_markdown, plain
+from faithmeter.results import most_faithful
 from faithmeter.run import RunConfig
 
 HEADER = """---
@@ -21,7 +23,7 @@ tags:
 
 def model_card(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the card of a run's model, as far as it has been trained, checked and measured."""
-    name, task = _plain(config.model.rstrip("/").split("/")[-1]), _plain(config.data.resolved().name)
+    name, task = plain(config.model.rstrip("/").split("/")[-1]), plain(config.data.resolved().name)
     parts = [HEADER, f"# {name} on {task}", _what_it_is(config)]
     performance = [row for row in rows if row["kind"] == "performance"]
     if performance:
@@ -41,7 +43,7 @@ def model_card(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> str:
         parts += ["## Which explanation to believe", " ".join(words.verdict(rows)), as_markdown(ranked_table(rows))]
         parts += [f"- Careful: {caution}" for caution in words.cautions(rows, None)]
     pair = "[text], [context]" if config.data.resolved().context is not None else "[text]"
-    best = next(iter(measures(rows)), "loo-signed")
+    best = most_faithful(rows, among=IMPORTANCE_MEASURES) or "loo-signed"
     parts += [
         "## How to explain with it",
         "\n".join(
@@ -59,7 +61,7 @@ def model_card(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _what_it_is(config: RunConfig) -> str:
-    classes = ", ".join(map(_plain, config.labels))
+    classes = ", ".join(map(plain, config.labels))
     if config.training is None:
         return f"A text classifier (classes: {classes}) as it came, judged by faithmeter."
     how = config.training
@@ -70,11 +72,6 @@ def _what_it_is(config: RunConfig) -> str:
         "plain": "a classifier trained without masks",
     }[how.strategy]
     return (
-        f"A text classifier (classes: {classes}), {about}. Trained from {_plain(config.model)} with AdamW, "
+        f"A text classifier (classes: {classes}), {about}. Trained from {plain(config.model)} with AdamW, "
         f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}."
     )
-
-
-def _plain(text: str) -> str:
-    """Return a name from outside so that it is only text in Markdown."""
-    return "".join(f"\\{c}" if c in "\\`*_{}[]<>()#+!|" else c for c in " ".join(text.split()))

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.results import most_faithful
 
 Rows = Sequence[Mapping[str, Any]]
 # Okabe and Ito's colours, told apart by the colour-blind too
@@ -37,8 +38,9 @@ def _of(rows: Rows, kind: str, measure: str | None = None) -> list[Mapping[str, 
 
 
 def measures(rows: Rows) -> list[str]:
-    """Return the measures, the most faithful first."""
-    return [row["measure"] for row in sorted(_of(rows, "acu"), key=lambda row: -row["value"])]
+    """Return the measures, the one to use first, then by ACU."""
+    best = most_faithful(rows)
+    return [r["measure"] for r in sorted(_of(rows, "acu"), key=lambda r: (r["measure"] != best, -r["value"]))]
 
 
 def _look(name: str) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def _figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[
 def _curve(axes: Axes, rows: Rows, label: str, **look: Any) -> None:  # noqa: ANN401 (matplotlib's own options)
     """Draw values against the masking ratio, with a ribbon where they have intervals."""
     ratios = [100 * row["masking_ratio"] for row in rows]
-    axes.plot(ratios, [row["value"] for row in rows], label=label, linewidth=1.5, **look)
+    axes.plot(ratios, [row["value"] for row in rows], label=label.lstrip("_"), linewidth=1.5, **look)
     if rows and all(row["low"] is not None for row in rows):
         low, high = ([row[end] for row in rows] for end in ("low", "high"))
         axes.fill_between(ratios, low, high, color=look["color"], alpha=0.15, linewidth=0)

@@ -38,9 +38,13 @@ def as_html(table: Table) -> str:
 
 def as_markdown(table: Table) -> str:
     """Return the table for a README."""
-    lines = [table.columns, ["---"] * len(table.columns), *table.rows]
-    cells = ("| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in line) + " |" for line in lines)
-    return "\n".join(cells)
+    head, *body = (["| " + " | ".join(map(plain, line)) + " |"] for line in (table.columns, *table.rows))
+    return "\n".join([*head, "|" + " --- |" * len(table.columns), *(line for lines in body for line in lines)])
+
+
+def plain(text: str) -> str:
+    """Return words from outside so that they are only text in Markdown."""
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#!|" else c for c in " ".join(text.split()))
 
 
 def as_latex(table: Table) -> str:
@@ -61,6 +65,13 @@ def as_csv(table: Table) -> str:
     """Return the table for a spreadsheet. A cell that a spreadsheet would compute is made a text."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
-    writer.writerow(table.columns)
-    writer.writerows([cell if cell[:1] not in ("=", "+", "@") else f"'{cell}" for cell in row] for row in table.rows)
+    writer.writerows([_inert(cell) for cell in row] for row in (table.columns, *table.rows))
     return buffer.getvalue()
+
+
+def _inert(cell: str) -> str:
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}" if cell[:1] in tuple("=+-@\t\r") else cell
+    return cell

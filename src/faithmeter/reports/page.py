@@ -8,7 +8,7 @@ from faithmeter.explanation import Explanation
 from faithmeter.heat_map import heat_map, visible
 from faithmeter.reports import figures
 from faithmeter.reports.content import Section
-from faithmeter.reports.formats import as_html, as_markdown
+from faithmeter.reports.formats import as_html, as_markdown, plain
 from faithmeter.small_curve import small_curve
 
 _ENVIRONMENT = jinja2.Environment(
@@ -41,11 +41,11 @@ def word_heat_map(explanation: Explanation) -> str:
 
 def render_markdown(title: str, sections: Sequence[Section]) -> str:
     """Return the report as Markdown: its words and tables; figures as links to files beside it."""
-    parts = [f"# {title}"]
+    parts = [f"# {plain(title)}"]
     for section in sections:
-        parts.append(f"{'#' * (section.level + 1)} {section.title}")
-        parts += section.words
-        parts += [f"- Careful: {caution}" for caution in section.cautions]
+        parts.append(f"{'#' * (section.level + 1)} {plain(section.title)}")
+        parts += map(plain, section.words)
+        parts += [f"- Careful: {plain(caution)}" for caution in section.cautions]
         parts += [as_markdown(table) for table in section.tables]
         parts += [f"![{drawn.caption}]({drawn.name}.svg)" for drawn in section.figures]
         parts += [f"    {command}" for command in section.commands]

@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scipy import stats
+
 from faithmeter.in_distribution import LEVEL, smallest_of
 from faithmeter.in_distribution.masf import ROWS_NEEDED
 from faithmeter.masking import STEPS
 from faithmeter.results import most_faithful
 
 Rows = Sequence[Mapping[str, Any]]
-FEW_TEXTS = 50
+FEW_TEXTS, FEW_TRAININGS = 50, 10
 TERMS = (
     ("importance measure", "A method that gives every token of a text a number: how much it matters for the answer."),
     ("faithful", "An explanation is faithful if the tokens that it calls important are those the model really uses."),
@@ -67,7 +69,7 @@ def names(words: Sequence[str]) -> str:
 
 def equals(rows: Rows) -> list[str]:
     """Return the measures that cannot be told apart from the most faithful one: the difference may be 0."""
-    best = most_faithful([dict(row) for row in rows])
+    best = most_faithful(rows)
     behind = [row for row in rows if row["kind"] == "acu_behind_best" and row["measure"] != best]
     return [row["measure"] for row in behind if row["low"] is None or row["low"] <= 0]
 
@@ -78,9 +80,20 @@ def trusted(rows: Rows) -> bool | None:
     return smallest_of(p_values) > LEVEL if p_values else None
 
 
+def surely_positive(row: Mapping[str, Any], tried: int) -> bool:
+    """Return whether the best of so many tried is above 0, which the largest of several is by chance more often.
+
+    Its interval is widened to what Bonferroni asks of the best of `tried`, as that of a normal number would be.
+    """
+    if row["low"] is None:
+        return False
+    wider = stats.norm.ppf(1 - 0.025 / tried) / stats.norm.ppf(0.975)
+    return bool(row["value"] - wider * (row["value"] - row["low"]) > 0)
+
+
 def verdict(rows: Rows) -> list[str]:
     """Return the verdict: one sentence to act on, then the reasons."""
-    best = most_faithful([dict(row) for row in rows])
+    best = most_faithful(rows)
     if best is None:
         return ["Nothing was measured yet, so no importance measure can be recommended: run `faithmeter measure`."]
     acu = find(rows, "acu", best)
@@ -92,7 +105,7 @@ def verdict(rows: Rows) -> list[str]:
             "The numbers below are shown for completeness. `faithmeter train` with the strategy `masked` goes on from "
             "this model to one that can be judged.",
         ]
-    if acu["value"] <= 0 or (acu["low"] is not None and acu["low"] <= 0):
+    if not surely_positive(acu, sum(row["kind"] == "acu" for row in rows)):
         return [
             "No importance measure beats random masking on this model, so none of their explanations can be believed.",
             f"The best, {best}, has an ACU of {number(acu)} (95 % interval over {over}), which may be 0.",
@@ -119,12 +132,15 @@ def verdict(rows: Rows) -> list[str]:
 
 def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
     """Return what a reader should be careful about."""
-    best = most_faithful([dict(row) for row in rows])
+    best = most_faithful(rows)
     found: list[str] = []
     if best is None:
         return found
     if trusted(rows) is None:
-        found.append("Whether masking is in-distribution was not checked, so nothing says that the comparison is fair.")
+        found.append(
+            "Whether masking is in-distribution was not checked (the paper's form of the test allows no verdict), so "
+            "nothing says that the comparison is fair."
+        )
     walk = find(rows, "walk_p_value", best)
     if walk is not None and walk["value"] is not None and walk["value"] <= LEVEL and trusted(rows):
         shares = [row for row in rows if (row["kind"], row["measure"]) == ("share_out_of_distribution", best)]
@@ -137,6 +153,11 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
     acu = find(rows, "acu", best)
     if acu is not None and acu["over"] == "observations":
         found.append("The intervals are over texts of one trained model: another training may rank otherwise.")
+    if acu is not None and acu["over"] == "seeds" and acu["n"] < FEW_TRAININGS:
+        found.append(
+            f"Intervals over {acu['n']} trainings are narrower than 95 % (the bootstrap of a few numbers is); what is "
+            "said to be more faithful is by Student's, which are not."
+        )
     few = [row for row in rows if row["kind"] == "acu" and row["over"] == "observations" and row["n"] < FEW_TEXTS]
     if few:
         each = [f"{row['measure']} on {row['n']}" for row in few]

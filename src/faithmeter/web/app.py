@@ -50,14 +50,14 @@ def create_app(run: Run, hosts: frozenset[str] = frozenset({"127.0.0.1", "localh
     for parameter in classifier.model.parameters():
         parameter.requires_grad_(False)  # shared by all threads, so nobody may switch it on and off
     masf = run.in_distribution_test() if run.checked else None
-    best = most_faithful(run.results) or "loo-signed"
+    best = most_faithful(run.results, among=IMPORTANCE_MEASURES) or "loo-signed"
     pairs, desk = config.data.resolved().context is not None, Desk()
 
     async def page(_: Request) -> Response:
         html = _TEMPLATES.get_template("page.html").render(
             model=f"{Path(config.model).name} on {config.data.resolved().name}",
             measures=[name for name in IMPORTANCE_MEASURES if name != "random"],
-            best=best if best in IMPORTANCE_MEASURES else "loo-signed",
+            best=best,
             labels=config.labels,
             pairs=pairs,
             rows=len(test),
