@@ -302,3 +302,70 @@ def test_the_command_line_checks_and_measures(run, faithmeter):
     assert printed.index("RACU") < printed.index("loo-abs")
     code, printed = faithmeter("check", run.path)
     assert (code, "was measured with the test it has" in printed) == (2, True)
+
+
+def test_the_papers_form_gives_shares_but_no_verdict(run, faithmeter):
+    code, printed = faithmeter("check", run.path, "--form", "paper")
+    assert code == 0
+    assert "may be trusted" not in printed
+    assert "Out-of-distribution" not in printed
+    kinds = {row["kind"] for row in run.results}
+    assert "check_share_atypical" in kinds
+    assert "check_p_value" not in kinds
+    measure(run.path, MeasureOptions(measures=("loo-abs",), rows=5, random_runs=1))
+    assert not any(row["kind"] == "walk_p_value" for row in run.results)
+
+
+def test_a_check_that_was_interrupted_does_not_count(run, monkeypatch):
+    check(run.path)
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checking, "judge", killed)
+        with pytest.raises(KeyboardInterrupt):
+            check(run.path)
+    assert not run.checked
+    with pytest.raises(InputError, match="has no in-distribution test"):
+        measure(run.path)
+    check(run.path)
+    assert run.checked
+
+
+def test_files_of_another_format_are_refused_in_words(run):
+    check(run.path)
+    header = run.in_distribution_folder / "masf.json"
+    header.write_text(json.dumps({**json.loads(header.read_text()), "format": 1}))
+    with pytest.raises(InputError, match="run `faithmeter check` again"):
+        explain(run.path, ["good film"])
+
+
+def test_explain_does_not_choose_a_function_that_it_does_not_have(run):
+    def mine(classifier, batch, targets, seed):
+        return as_measure("loo-signed").explain(classifier, batch, targets, seed)
+
+    measure(run.path, MeasureOptions(measures=(mine, "grad-l2"), rows=20, random_runs=2, without_check=True))
+    assert explain(run.path, ["good film"])[0].measure == "grad-l2"
+    assert 'measure="grad-l2"' in (run.model_folder / "README.md").read_text()
+
+
+def test_a_measure_of_a_built_in_name_that_is_another_is_measured_anew(run):
+    options = {"rows": 20, "random_runs": 2, "without_check": True}
+    measure(run.path, MeasureOptions(measures=("loo-signed",), **options))
+    honest = next(row["value"] for row in run.results if row["kind"] == "acu")
+    reversed_ = dataclasses.replace(
+        as_measure("loo-signed"), explain=lambda *given: -as_measure("loo-signed").explain(*given)
+    )
+    measure(run.path, MeasureOptions(measures=(reversed_,), **options))
+    assert next(row["value"] for row in run.results if row["kind"] == "acu") < 0 < honest
+
+
+def test_the_same_run_twice_is_not_two_runs(measured):
+    with pytest.raises(InputError, match="named twice"):
+        pool([measured, Run(measured.path)])
+
+
+def test_options_about_data_that_is_not_named_are_not_swallowed(run, faithmeter):
+    code, printed = faithmeter("check", run.path, "--validation-data", "better.csv")
+    assert (code, "--validation-data says something about data that is not named" in printed) == (2, True)

@@ -6,13 +6,16 @@ import shlex
 import shutil
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
 from conftest import sentiment_rows
+from scipy import stats
 from test_heat_map import read
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measure, report, train
 from faithmeter.jobs import MeasureOptions
-from faithmeter.jobs.reporting import _commands
+from faithmeter.jobs.reporting import _commands, _examples
+from faithmeter.jobs.summarising import confidence_of_pairs
 from faithmeter.reports import figures, words
 from faithmeter.reports.card import model_card
 from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
@@ -213,3 +216,45 @@ def test_the_model_folder_has_a_card_that_grows_with_what_is_known(measured, tmp
     found = {"text": "good film"}
     exec(code.replace("print", "found ="), found)
     assert found["found"].predicted == "positive<i>"
+
+
+def test_the_best_of_many_measures_that_are_all_random_is_rarely_recommended_nor_called_better():
+    """Nine measures, none better than random: what a verdict claims must hold in 95 of 100 reports."""
+    random = np.random.default_rng(0)
+    recommended, better, reports, texts, count = 0, 0, 60, 200, 9
+    half = stats.norm.ppf(0.975) / np.sqrt(texts)
+    pairs = stats.norm.ppf(1 - (1 - confidence_of_pairs(count)) / 2) * np.sqrt(2 / texts)
+    for _ in range(reports):
+        areas = random.normal(size=count) / np.sqrt(texts)
+        best = areas.max()
+        found = [row("check_p_value", 1.0)]
+        for number, area in enumerate(areas):
+            found.append(row("acu", area, f"m{number}", low=area - half, high=area + half))
+            behind = best - area
+            found.append(row("acu_behind_best", behind, f"m{number}", low=behind - pairs, high=behind + pairs))
+        said = words.verdict(found)
+        recommended += said[0].startswith("Use")
+        better += len(words.equals(found)) < count - 1
+    assert recommended <= 6
+    assert better <= 6
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(measured, tmp_path):
+    path = shutil.copytree(measured.path, tmp_path / "other")
+    config = json.loads((path / "config.json").read_text())
+    config["training"] |= {"seed": 7, "epochs": 3}
+    (path / "config.json").write_text(json.dumps(config))
+    report([measured.path, path], tmp_path / "out", formats=("csv",), examples=False)
+    header = next(csv.reader((tmp_path / "out" / "racu.csv").read_text().splitlines()))
+    assert header == ["measure", "small on rows, masked", "small on rows, masked (2)"]
+    same = shutil.copytree(measured.path, tmp_path / "same")
+    with pytest.raises(InputError, match="the same training with the same seed"):
+        report([measured.path, same], tmp_path / "out")
+    (file,) = report([measured.path, measured.path], tmp_path / "once", examples=False)
+    assert "30 texts" in read(file.read_text()).text
+
+
+def test_examples_are_about_the_class_that_was_measured(measured):
+    found = _examples(measured, measured.results)
+    assert [example.reason for example in found] == ["Most faithful.", "Middling.", "Least faithful."]
+    assert all(one.target == example.gold for example in found for one in example.explanations)

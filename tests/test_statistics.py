@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from faithmeter import statistics
 from faithmeter.statistics import bca_interval, mean_interval
 
 
@@ -42,3 +43,19 @@ def test_a_statistic_that_is_not_a_number_has_no_interval():
 def test_the_same_seed_gives_the_same_interval():
     values = np.arange(10.0)
     assert mean_interval(values, seed=3) == mean_interval(values, seed=3) != mean_interval(values, seed=4)
+
+
+def test_blocks_draw_what_one_piece_would(monkeypatch):
+    values = np.random.default_rng(0).normal(size=30)
+    whole = statistics.mean_interval(values)
+    monkeypatch.setattr(statistics, "BLOCK", 7)
+    assert statistics.mean_interval(values) == pytest.approx(whole)
+
+
+def test_students_interval_covers_a_mean_of_three_where_the_bootstrap_does_not():
+    draws = np.random.default_rng(0).normal(size=(300, 3))
+    covered = [low <= 0 <= high for low, high in map(statistics.student_interval, draws)]
+    bootstrapped = [low <= 0 <= high for low, high in map(statistics.mean_interval, draws[:60])]
+    assert 0.92 < np.mean(covered) < 0.98
+    assert np.mean(bootstrapped) < 0.85
+    assert statistics.student_interval(np.ones(1)) is None
