@@ -98,6 +98,11 @@ class Classifier:
         return min(self.tokens_per_batch, TOKENS_PER_CPU_PASS) if self.device.type == "cpu" else self.tokens_per_batch
 
     @property
+    def tokens_per_gradient(self) -> int:
+        """How many tokens go forward and back at once: half as many, for what goes back must be kept."""
+        return max(1, self.tokens_per_pass // 2)
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the logits."""
         return tuple(self.model.config.id2label[i] for i in range(self.model.config.num_labels))
