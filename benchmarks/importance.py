@@ -134,9 +134,10 @@ def reference_evaluations(encoded: Encoded, width: int = 10) -> int:
 
 
 def broadcast_cdf(reference: Tensor, values: Tensor) -> None:
-    """Compare every value with every reference row, a few rows at a time."""
+    """Count how many reference rows are smaller and how many no larger, by comparing all with all."""
     for few in values.split(8):
         (reference[None] < few[:, None]).sum(dim=1)
+        (reference[None] <= few[:, None]).sum(dim=1)
 
 
 def searched_cdf(reference: Tensor, values: Tensor) -> None:

@@ -13,8 +13,8 @@ PACKAGE = Path(faithmeter.__file__).parent
 # the order of the house: see docs/architecture.md
 ROOMS = (
     "errors", "files", "heat_map", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks",
-    "data", "batch", "last_layer", "classifier", "small_encoder", "training.strategy", "training.curriculum",
-    "training.checkpoint", "training.loop", "training", "importance.gradient", "importance.occlusion",
+    "data", "batch", "last_layer", "fused_linear", "classifier", "small_encoder", "training.strategy",
+    "training.curriculum", "training.checkpoint", "training.loop", "training", "importance.gradient", "importance.occlusion",
     "importance.beam", "importance.chance", "importance", "in_distribution.p_values", "in_distribution.masf",
     "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results",
     "run", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats", "reports.content",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from faithmeter.batch import SPECIAL, Batch, Encoded, packed
 from faithmeter.errors import InputError, first_line, nearest
+from faithmeter.fused_linear import fused_linears
 from faithmeter.last_layer import first_position_only
 from faithmeter.progress import breathe
 
@@ -173,7 +174,7 @@ class Classifier:
     def predict_with_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits and features of a batch in eval mode, on the CPU."""
         breathe()
-        with evaluating(self.model), torch.inference_mode():
+        with evaluating(self.model), fused_linears(self.model), torch.inference_mode():
             logits, features = self.logits_and_features(batch.to(self.device))
         return logits.cpu(), features.cpu()
 
@@ -247,7 +248,7 @@ class Classifier:
         """
         device = self.device
         logits = torch.zeros(len(encoded), self.model.config.num_labels, device=device)
-        with evaluating(self.model), torch.inference_mode():
+        with evaluating(self.model), fused_linears(self.model), torch.inference_mode():
             for number, batch in enumerate(encoded.batches(self.tokens_per_pass)):
                 if number % share[1] == share[0]:
                     logits[batch.rows.to(device)] = self.logits(batch.to(device))
@@ -294,11 +295,12 @@ def explaining(model: torch.nn.Module) -> Iterator[None]:
     """Put the model in eval mode for input gradients and occlusion, and leave it as it was.
 
     Its parameters need no gradient meanwhile, or those of all weights would be computed and thrown away; and its last
-    layer is computed for the first position only where the head reads nothing else. Gradients can be taken inside even
+    layer is computed for the first position only where the head reads nothing else, and its linear layers are fused
+    with what follows where no gradient is asked for. Gradients can be taken inside even
     where the caller is in inference mode.
     """
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with evaluating(model), first_position_only(model), torch.inference_mode(False):
+    with evaluating(model), first_position_only(model), fused_linears(model), torch.inference_mode(False):
         try:
             for parameter in learnt:
                 parameter.requires_grad_(False)
