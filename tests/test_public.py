@@ -14,9 +14,9 @@ PACKAGE = Path(faithmeter.__file__).parent
 ROOMS = (
     "errors", "files", "heat_map", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks",
     "data", "batch", "last_layer", "fused_linear", "classifier", "small_encoder", "training.strategy",
-    "training.curriculum", "training.checkpoint", "training.loop", "training", "importance.gradient", "importance.occlusion",
-    "importance.beam", "importance.chance", "importance", "in_distribution.p_values", "in_distribution.masf",
-    "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results",
+    "training.curriculum", "training.checkpoint", "training.loop", "training", "importance.gradient",
+    "importance.occlusion", "importance.beam", "importance.chance", "importance", "in_distribution.p_values",
+    "in_distribution.masf", "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results",
     "run", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats", "reports.content",
     "reports.card", "reports.page", "web", "web.desk", "web.app", "jobs.summarising", "jobs.training", "jobs.adopting",
     "jobs.checking", "jobs.measuring", "jobs.explaining", "jobs.reporting", "jobs.serving", "jobs",
