@@ -16,11 +16,11 @@ ROOMS = (
     "data", "batch", "last_layer", "fused_linear", "classifier", "small_encoder", "training.strategy",
     "training.curriculum", "training.checkpoint", "training.loop", "training", "importance.gradient",
     "importance.occlusion", "importance.beam", "importance.chance", "importance", "in_distribution.p_values",
-    "in_distribution.masf", "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves", "explanation", "results",
-    "run", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats", "reports.content",
-    "reports.card", "reports.page", "web", "web.desk", "web.app", "jobs.summarising", "jobs.training", "jobs.adopting",
-    "jobs.checking", "jobs.measuring", "jobs.explaining", "jobs.reporting", "jobs.serving", "jobs",
-    "__init__", "printing", "cli",
+    "in_distribution.masf", "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves",
+    "explanation", "results", "run", "small_curve", "reports", "reports.figures", "reports.words",
+    "reports.formats", "reports.content", "reports.card", "reports.page", "web", "web.desk", "web.app",
+    "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.explaining",
+    "jobs.reporting", "jobs.serving", "jobs", "__init__", "printing", "cli",
 )  # fmt: skip
 
 
