@@ -99,11 +99,6 @@ class Classifier:
         return min(self.tokens_per_batch, TOKENS_PER_CPU_PASS) if self.device.type == "cpu" else self.tokens_per_batch
 
     @property
-    def tokens_per_gradient(self) -> int:
-        """How many tokens go forward and back at once: half as many, for what goes back must be kept."""
-        return max(1, self.tokens_per_pass // 2)
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the logits."""
         return tuple(self.model.config.id2label[i] for i in range(self.model.config.num_labels))
@@ -226,7 +221,7 @@ class Classifier:
         """
         logits = torch.zeros(len(rows), self.model.config.num_labels, device=self.device)
         lengths = batch.attention_mask.sum(dim=1)[rows]
-        with explaining(self.model), torch.inference_mode():
+        with explaining(self.model), fused_linears(self.model), torch.inference_mode():
             for index in packed(lengths, self.tokens_per_pass):
                 breathe()
                 part = batch.take(rows[index])
@@ -295,12 +290,11 @@ def explaining(model: torch.nn.Module) -> Iterator[None]:
     """Put the model in eval mode for input gradients and occlusion, and leave it as it was.
 
     Its parameters need no gradient meanwhile, or those of all weights would be computed and thrown away; and its last
-    layer is computed for the first position only where the head reads nothing else, and its linear layers are fused
-    with what follows where no gradient is asked for. Gradients can be taken inside even
+    layer is computed for the first position only where the head reads nothing else. Gradients can be taken inside even
     where the caller is in inference mode.
     """
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with evaluating(model), first_position_only(model), fused_linears(model), torch.inference_mode(False):
+    with evaluating(model), first_position_only(model), torch.inference_mode(False):
         try:
             for parameter in learnt:
                 parameter.requires_grad_(False)

@@ -52,7 +52,7 @@ def integrated_gradient(
     share = torch.arange(1, steps + 1, device=lengths.device).repeat(count) / steps
     with explaining(classifier.model):
         importance = torch.zeros(batch.maskable.shape, device=classifier.device)
-        for index in packed(lengths[rows], classifier.tokens_per_gradient):
+        for index in packed(lengths[rows], classifier.tokens_per_pass):
             part = batch.take(rows[index])
             way = classifier.embed(part) - start
             points = start + share[index, None, None].to(way.dtype) * way
@@ -67,7 +67,7 @@ def _gradients(classifier: Classifier, batch: Batch, targets: Tensor) -> Tensor:
     batch, targets = batch.to(classifier.device), targets.to(classifier.device)
     with explaining(classifier.model):
         gradients = torch.zeros(*batch.maskable.shape, classifier.vocabulary().shape[1], device=classifier.device)
-        for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_gradient):
+        for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_pass):
             part = batch.take(rows)
             found = classifier.gradients(part, classifier.embed(part), targets[rows])
             gradients[rows, : found.shape[1]] = found.float()
