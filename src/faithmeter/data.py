@@ -73,10 +73,11 @@ class Splits:
         names = self.labels if numbers == tuple(range(len(labels))) and _nameless(labels) else tuple(labels)
         if (numbers, names) == (tuple(range(len(self.labels))), self.labels):
             return self
-        changed = {
-            part: getattr(self, part).map(lambda row: {"label": numbers[row["label"]]}, load_from_cache_file=False)
-            for part in SPLITS
-        }
+        changed = {}
+        for part in SPLITS:
+            split = getattr(self, part)
+            found = [numbers[label] for label in split["label"]]
+            changed[part] = split.remove_columns("label").add_column("label", found)
         return dataclasses.replace(self, labels=names, **changed)
 
     @property
