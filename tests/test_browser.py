@@ -111,4 +111,6 @@ def test_a_problem_is_said_on_the_page(browser, address):
     browser.get(address)
     browser.execute_script("document.getElementById('row').value = 100000")
     by_id(browser, "take").click()
-    wait_for(lambda: "numbered from 0" in by_id(browser, "status").text)
+    wait_for(lambda: by_id(browser, "status").text)
+    assert "numbered from 0" in by_id(browser, "status").text
+    assert "problem" in by_id(browser, "status").get_attribute("class")

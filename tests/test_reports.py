@@ -13,6 +13,7 @@ from scipy import stats
 from test_heat_map import read
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measure, report, train
+from faithmeter.files import write_jsonl
 from faithmeter.jobs import MeasureOptions
 from faithmeter.jobs.reporting import _commands, _examples
 from faithmeter.jobs.summarising import confidence_of_pairs
@@ -209,8 +210,10 @@ def test_the_model_folder_has_a_card_that_grows_with_what_is_known(measured, tmp
     for expected in ("## Performance", "## In-distribution test", "## Which explanation to believe", "| loo-signed |"):
         assert expected in card
     assert r"positive\<i\>" in card  # a label's own markup, as text
-    fresh = [row for row in measured.results if row["kind"] in ("performance", "majority")]
-    assert "Which explanation" not in model_card(measured.config, fresh)
+    fresh = shutil.copytree(measured.path, tmp_path / "fresh")
+    trained = [row for row in measured.results if row["kind"] in ("performance", "majority")]
+    write_jsonl(fresh / "results.jsonl", trained)
+    assert "Which explanation" not in model_card(Run(fresh))
     # the snippet runs
     code = card.split("```python\n")[1].split("```")[0].replace("THIS_MODEL", str(measured.model_folder))
     found = {"text": "good film"}

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 from transformers.activations import GELUActivation
 
+from faithmeter.last_layer import touched
+
 
 def _operator() -> Callable[..., Tensor] | None:
     if not torch.backends.mkldnn.is_available():
@@ -32,7 +34,7 @@ def fused_linears(model: nn.Module) -> Iterator[None]:
             for module in model.modules():
                 change = _fused(module, operator)
                 # of the instance, and taken away again: the class and every other model of it stay as they are
-                if change is not None and not _touched(module):
+                if change is not None and not touched(module):
                     module.forward = change
                     changed.append(module)
         yield
@@ -49,13 +51,9 @@ def _fused(module: Any, operator: Callable[..., Tensor]) -> Callable[[Tensor], T
     activation: Any = getattr(module, "intermediate_act_fn", None)
     exact = type(activation) is nn.GELU and activation.approximate == "none"
     exact |= type(activation) is GELUActivation and activation.act is gelu
-    if type(dense) is nn.Linear and exact and len(list(module.children())) == 2 and not _touched(dense):
+    if type(dense) is nn.Linear and exact and len(list(module.children())) == 2 and not touched(dense):
         return partial(_linear, dense, operator, "gelu")
     return None
-
-
-def _touched(module: nn.Module) -> bool:
-    return "forward" in vars(module) or bool(module._forward_hooks) or bool(module._forward_pre_hooks)
 
 
 def _linear(layer: nn.Linear, operator: Callable[..., Tensor], after: str, states: Tensor) -> Tensor:

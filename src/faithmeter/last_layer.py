@@ -52,8 +52,12 @@ def _last_layer(model: nn.Module) -> Layer | None:
     layers: Any = model.base_model.encoder.layer  # type: ignore[union-attr]
     if config.is_decoder or config.num_hidden_layers < 1 or getattr(config, "rotary_value", False):
         return None
-    touched = any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in layers[-1].modules())
-    return None if touched else layers[-1]
+    return None if any(map(touched, layers[-1].modules())) else layers[-1]
+
+
+def touched(module: nn.Module) -> bool:
+    """Whether somebody listens to a module or has changed how it runs: then it is left alone."""
+    return "forward" in vars(module) or bool(module._forward_hooks) or bool(module._forward_pre_hooks)
 
 
 def _first_position(layer: Layer, hidden: Tensor, mask: Tensor | None, rotate: Callable[[Tensor], Tensor]) -> Tensor:

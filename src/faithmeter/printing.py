@@ -1,6 +1,5 @@
 """Tables and texts for the terminal. Nothing is computed here."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -22,8 +21,7 @@ console = Console(highlight=False)
 def print_performance(run: "Run") -> None:
     """Print how well a run's model does, masked and not."""
     rows, config = run.results, run.config
-    how = "as it came" if config.training is None else config.training.strategy
-    table = Table(title=f"{Path(config.model).name} on {config.data.resolved().name}, {how}", box=None)
+    table = Table(title=f"{config.subject}, {config.how}", box=None)
     table.add_column("tokens masked")
     table.add_column(f"test {config.metric}", justify="right")
     for ratio, name in ((0.0, "none"), (0.5, "50 %, at random"), (1.0, "100 %")):

@@ -27,11 +27,13 @@ from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder, read_jsonl, write_json, write_jsonl
+from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF
-from faithmeter.results import Result
+from faithmeter.results import Result, most_faithful
 from faithmeter.training import TrainingConfig
 
 FORMAT = 1
+DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,18 @@ class RunConfig:
     fingerprint: str
     max_length: int
     masked_before: bool = False
+
+    @property
+    def subject(self) -> str:
+        """The model and the task, in words."""
+        folder = Path(self.model)
+        name = folder.parent.name if folder.name == "model" else folder.name  # RUN/model says nothing
+        return f"{name} on {self.data.resolved().name}"
+
+    @property
+    def how(self) -> str:
+        """How the model was trained, in words."""
+        return "as it came" if self.training is None else self.training.strategy
 
     @property
     def knows_masks(self) -> bool:
@@ -120,9 +134,20 @@ class Run:
         """Whether the run has an in-distribution test that was brought to its end."""
         return self.in_distribution_folder.is_dir() and any(row["kind"].startswith("check_") for row in self.results)
 
-    def in_distribution_test(self) -> MaSF:
-        """Load the fitted in-distribution test."""
-        return MaSF.load(self.in_distribution_folder)
+    def in_distribution_test(self) -> MaSF | None:
+        """Load the fitted in-distribution test; None where the run was not checked."""
+        return MaSF.load(self.in_distribution_folder) if self.checked else None
+
+    @property
+    def measurement_settings(self) -> dict[str, Any]:
+        """What the run was measured with; empty where it was not."""
+        file = self.measurements / "settings.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+    def store_measurement_settings(self, settings: dict[str, Any]) -> None:
+        """Keep what the run is measured with."""
+        self.measurements.mkdir(exist_ok=True)
+        write_json(self.measurements / "settings.json", settings)
 
     @property
     def trained(self) -> bool:
@@ -167,6 +192,11 @@ class Run:
     def results(self) -> list[dict[str, Any]]:
         """Every result row."""
         return read_jsonl(self.path / "results.jsonl")
+
+    @property
+    def measure_to_use(self) -> str:
+        """The most faithful measure that has a name here; a user's own function is known to its user alone."""
+        return most_faithful(self.results, among=IMPORTANCE_MEASURES) or DEFAULT_MEASURE
 
     def store_results(self, kinds: Iterable[str], results: Iterable[Result]) -> None:
         """Replace the result rows of these kinds."""

@@ -6,12 +6,9 @@ from pathlib import Path
 from faithmeter.data import as_text, require_columns
 from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import Explanation, explain_texts
-from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
-from faithmeter.results import most_faithful
+from faithmeter.importance import as_measure
 from faithmeter.run import Run
 from faithmeter.tables import read_rows
-
-DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
 
 
 def explain(
@@ -25,7 +22,7 @@ def explain(
 ) -> list[Explanation]:
     """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it."""
     run = Run(path)
-    chosen = as_measure(measure or most_faithful(run.results, among=IMPORTANCE_MEASURES) or DEFAULT_MEASURE)
+    chosen = as_measure(measure or run.measure_to_use)
     labels = run.config.labels
     if target != "predicted" and target not in labels:
         raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")
@@ -36,7 +33,7 @@ def explain(
             if pairs
             else "This model takes single texts: leave the context out."
         )
-    masf = run.in_distribution_test() if run.checked else None
+    masf = run.in_distribution_test()
     return explain_texts(run.classifier(), texts, contexts, measure=chosen, target=target, masf=masf, seed=seed)
 
 

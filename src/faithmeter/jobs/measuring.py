@@ -6,7 +6,6 @@ batch it was at. Nothing is written that depends on how the work was cut: the ro
 
 import dataclasses
 import hashlib
-import json
 import shutil
 import time
 from collections.abc import Sequence
@@ -24,13 +23,14 @@ from faithmeter.batch import Batch, Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk
-from faithmeter.files import write_bytes, write_json
+from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
-from faithmeter.in_distribution import LEVEL, MaSF, smallest_of
+from faithmeter.in_distribution import MaSF
 from faithmeter.jobs.summarising import parquet, store_faithfulness
 from faithmeter.jobs.training import encode
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
+from faithmeter.reports.words import trusted
 from faithmeter.run import Run
 
 FORMAT = 2  # of the stored columns; other formats do not mix with it
@@ -67,9 +67,12 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
             f"{path} has no in-distribution test, so its masking curves cannot be trusted. "
             f"Run `faithmeter check {path}` first, or pass --without-check to measure anyway."
         )
-    masf = run.in_distribution_test() if run.checked else None
-    if run.checked and (words := _out_of_distribution(run)):
-        reporter.warn(words)
+    masf = run.in_distribution_test()
+    if trusted(run.results) is False:
+        reporter.warn(
+            "masking is out-of-distribution for this model, so these curves say little about its explanations. "
+            f"`faithmeter train NEW_RUN --model {run.model_folder}` goes on from it to one that understands masks."
+        )
     measures = _distinct(options.measures)
     classifier, splits = run.classifier(), run.data()
     test = encode(classifier, splits.test, "test", reporter)
@@ -95,17 +98,6 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
         _measure_one(run, classifier, test, name, one, seed, rows, options.target, masf, known, reporter)
     store_faithfulness(run, test, [name for name, *_ in jobs], masf)
     return run
-
-
-def _out_of_distribution(run: Run) -> str | None:
-    """Return what to say where `check` found masking out-of-distribution for the run's model."""
-    p_values = [row["value"] for row in run.results if row["kind"] == "check_p_value"]
-    if not p_values or smallest_of(p_values) > LEVEL:
-        return None
-    return (
-        "masking is out-of-distribution for this model, so these curves say little about its explanations. "
-        f"`faithmeter train NEW_RUN --model {run.model_folder}` goes on from it to one that understands masks."
-    )
 
 
 def _seconds_per_token(classifier: Classifier, test: Encoded) -> float:
@@ -248,16 +240,11 @@ def _require_same_settings(run: Run, options: MeasureOptions) -> None:
         "random_runs": options.random_runs,
         "without_check": options.without_check,
     }
-    file = run.measurements / "settings.json"
-    if not file.exists():
-        run.measurements.mkdir(exist_ok=True)
-        write_json(file, {**settings, "asked": asked})
-        return
-    stored = json.loads(file.read_text(encoding="utf-8"))
+    stored = run.measurement_settings
     differing = [key for key in settings if stored.get(key) != settings[key]]
-    if differing:
+    if stored and differing:
         raise InputError(
             f"{run.path} holds measurements with another {' and '.join(differing)}, which do not compare with these. "
             f"Use the same settings ({stored}), or remove {run.measurements} first."
         )
-    write_json(file, {**settings, "asked": asked})
+    run.store_measurement_settings({**settings, "asked": asked})

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
-from faithmeter.reports.content import Example, Section, Subject, command, sections
+from faithmeter.reports.content import Example, Section, Subject, sections
 from faithmeter.reports.figures import as_bytes, measures
 from faithmeter.reports.formats import as_csv, as_latex
 from faithmeter.reports.page import render_markdown, render_page
@@ -60,7 +62,7 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Return the runs by title: together where they differ in the seed alone, each in its own right otherwise."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        config, settings = run.config, _settings_of_measuring(run)
+        config, settings = run.config, run.measurement_settings
         training = None if config.training is None else dataclasses.replace(config.training, seed=0)
         asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "checked")}
         groups[repr((dataclasses.replace(config, training=training), asked))].append(run)
@@ -72,29 +74,15 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
                 f"{' and '.join(str(run.path) for run in same)} are the same training with the same seed, which would "
                 "look like two that agree. Name each once."
             )
-        title = number = _title(same[0])
-        while number in titled:
-            number = f"{title} ({sum(name.startswith(title) for name in titled) + 1})"
-        titled[number] = same
+        title = f"{same[0].config.subject}, {same[0].config.how}"
+        names = (title if number == 1 else f"{title} ({number})" for number in count(1))
+        titled[next(name for name in names if name not in titled)] = same
     return titled
-
-
-def _title(run: Run) -> str:
-    config = run.config
-    how = "as it came" if config.training is None else config.training.strategy
-    folder = Path(config.model)
-    name = folder.parent.name if folder.name == "model" else folder.name  # RUN/model says nothing
-    return f"{name} on {config.data.resolved().name}, {how}"
-
-
-def _settings_of_measuring(run: Run) -> dict[str, Any]:
-    file = run.measurements / "settings.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
     """Gather what is known of a model and task."""
-    first = runs[0]
+    first, masf = runs[0], runs[0].in_distribution_test()
     rows = first.results if len(runs) == 1 else pool(runs)
     return Subject(
         title=title,
@@ -103,7 +91,7 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         histories=[run.history for run in runs],
         settings=_settings(runs),
         commands=[line for run in runs for line in _commands(run)],
-        validation_rows=first.in_distribution_test().rows if first.checked else None,
+        validation_rows=None if masf is None else masf.rows,
         examples=_examples(first, rows) if examples else (),
     )
 
@@ -126,6 +114,10 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), str(value)) for name, value in found.items()]
 
 
+def _command(*parts: str) -> str:
+    return shlex.join(("faithmeter", *parts))
+
+
 def _commands(run: Run) -> list[str]:
     """Return the commands that lead to the run."""
     config, path = run.config, str(run.path)
@@ -135,10 +127,9 @@ def _commands(run: Run) -> list[str]:
         if value is not None and (name, value) not in (("text", "text"), ("label", "label"), ("metric", "accuracy"))
         for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
     ]
-    length = ["--max-length", str(config.max_length)]
     if config.training is None:
         extra = ["--run", path, *(["--masked-before"] if config.masked_before else [])]
-        made = command("faithmeter", "check", config.model, *data, *extra, *_check_options(run))
+        made = _command("check", config.model, *data, *extra, *_check_options(run))
         return [made, *_measure_command(run)]
     options = [
         part
@@ -148,21 +139,21 @@ def _commands(run: Run) -> list[str]:
     ]
     flags = ["--mask-context"] if config.training.mask_context else []
     flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")
-    train = command("faithmeter", "train", path, *data, "--model", config.model, *options, *flags, *length)
-    check = [command("faithmeter", "check", path, *_check_options(run))] if run.checked else []
+    train = _command(
+        "train", path, *data, "--model", config.model, *options, *flags, "--max-length", str(config.max_length)
+    )
+    check = [_command("check", path, *_check_options(run))] if run.checked else []
     return [train, *check, *_measure_command(run)]
 
 
 def _check_options(run: Run) -> list[str]:
-    if not run.checked:
-        return []
     masf = run.in_distribution_test()
-    return ["--form", masf.form, "--rows", str(masf.rows)]
+    return [] if masf is None else ["--form", masf.form, "--rows", str(masf.rows)]
 
 
 def _measure_command(run: Run) -> list[str]:
     """Return the command that measured the run; a function of the user's own has no name that a command knows."""
-    settings = _settings_of_measuring(run)
+    settings = run.measurement_settings
     if not settings:
         return []
     asked = settings["asked"]
@@ -175,7 +166,7 @@ def _measure_command(run: Run) -> list[str]:
     ]
     without = ["--without-check"] if asked["without_check"] else []
     own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in IMPORTANCE_MEASURES]
-    return [command("faithmeter", "measure", str(run.path), *parts, *without), *own]
+    return [_command("measure", str(run.path), *parts, *without), *own]
 
 
 def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
@@ -188,7 +179,7 @@ def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
     order = table["row"].to_numpy()[np.argsort(-table["acu"].to_numpy(), kind="stable")].tolist()
     places = {order[-1]: "Least faithful.", order[len(order) // 2]: "Middling.", order[0]: "Most faithful."}
     test, classifier, labels = run.data().test, run.classifier(), run.config.labels
-    masf = run.in_distribution_test() if run.checked else None
+    masf = run.in_distribution_test()
     found = []
     for row, reason in reversed(places.items()):
         text, context, gold = test[row]["text"], test[row].get("context"), labels[test[row]["label"]]
@@ -196,7 +187,7 @@ def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
         short = classifier.encode([text], contexts).lengths[0] <= LONGEST_BEAM
         chosen = [name for name in measures(rows) if name in IMPORTANCE_MEASURES and (name != "beam" or short)]
         # the class that the measurement was about
-        target = gold if _settings_of_measuring(run).get("target") == "gold" else "predicted"
+        target = gold if run.measurement_settings.get("target") == "gold" else "predicted"
         explanations = [
             explain_texts(classifier, [text], contexts, measure=name, target=target, masf=masf)[0]
             for name in chosen[:MEASURES_SHOWN]

@@ -11,8 +11,9 @@ def serve(path: str | Path, *, host: str = "127.0.0.1", port: int = 8000) -> Non
     try:
         import uvicorn
 
-        from faithmeter.web.app import create_app
+        from faithmeter.web.app import LOOPBACK, create_app
     except ImportError as error:
         raise InputError("The page needs the extra `web`: `pip install 'faithmeter[web]'`.") from error
-    names = frozenset({"127.0.0.1", "localhost", "[::1]", host})
-    uvicorn.run(create_app(Run(path), names), host=host, port=port, log_level="warning", timeout_keep_alive=10)
+    uvicorn.run(
+        create_app(Run(path), LOOPBACK | {host}), host=host, port=port, log_level="warning", timeout_keep_alive=10
+    )

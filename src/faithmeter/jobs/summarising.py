@@ -196,4 +196,4 @@ def _curve(table: Table, rows: Ints) -> Curve:
 
 def store_card(run: Run) -> None:
     """Write what is known of the run's model into its folder, as a model card."""
-    write_bytes(run.model_folder / "README.md", model_card(run.config, run.results).encode())
+    write_bytes(run.model_folder / "README.md", model_card(run).encode())

@@ -1,15 +1,10 @@
 """The model card, in the form of model hubs: who pushes the model folder publishes what was measured on it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.reports import words
 from faithmeter.reports.content import ranked_table
 from faithmeter.reports.figures import measures
 from faithmeter.reports.formats import Table, as_markdown, plain
-from faithmeter.results import most_faithful
-from faithmeter.run import RunConfig
+from faithmeter.run import Run, RunConfig
 
 HEADER = """---
 library_name: transformers
@@ -21,10 +16,10 @@ tags:
 ---"""
 
 
-def model_card(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> str:
+def model_card(run: Run) -> str:
     """Return the card of a run's model, as far as it has been trained, checked and measured."""
-    name, task = plain(config.model.rstrip("/").split("/")[-1]), plain(config.data.resolved().name)
-    parts = [HEADER, f"# {name} on {task}", _what_it_is(config)]
+    config, rows = run.config, run.results
+    parts = [HEADER, f"# {plain(config.subject)}", _what_it_is(config)]
     performance = [row for row in rows if row["kind"] == "performance"]
     if performance:
         cells = [[f"{100 * row['masking_ratio']:.0f} %", f"{row['value']:.3f}"] for row in performance]
@@ -43,7 +38,6 @@ def model_card(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> str:
         parts += ["## Which explanation to believe", " ".join(words.verdict(rows)), as_markdown(ranked_table(rows))]
         parts += [f"- Careful: {caution}" for caution in words.cautions(rows, None)]
     pair = "[text], [context]" if config.data.resolved().context is not None else "[text]"
-    best = most_faithful(rows, among=IMPORTANCE_MEASURES) or "loo-signed"
     parts += [
         "## How to explain with it",
         "\n".join(
@@ -52,7 +46,7 @@ def model_card(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> str:
                 "from faithmeter import explain_texts, load_classifier",
                 "",
                 f'classifier = load_classifier("THIS_MODEL", {list(config.labels)!r})',
-                f'print(explain_texts(classifier, {pair}, measure="{best}")[0])',
+                f'print(explain_texts(classifier, {pair}, measure="{run.measure_to_use}")[0])',
                 "```",
             ]
         ),

@@ -1,8 +1,7 @@
 """What a report says: sections of words, tables and figures, made of result rows; no form is chosen here yet."""
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -60,7 +59,7 @@ class Section:
     commands: Sequence[str] = ()
     cautions: Sequence[str] = ()
     level: int = 2
-    terms: Sequence[tuple[str, str]] = field(default=())
+    terms: Sequence[tuple[str, str]] = ()
 
 
 def sections(subjects: Sequence[Subject]) -> list[Section]:
@@ -226,8 +225,3 @@ def _drawn(prefix: str, name: str, caption: str, draw: Callable[[], Figure]) -> 
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
     return Drawn(f"{prefix}{name}", caption, figure)
-
-
-def command(*parts: str) -> str:
-    """Return a command line to copy."""
-    return shlex.join(parts)

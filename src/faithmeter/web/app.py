@@ -5,6 +5,7 @@ checked (DNS rebinding, cross-site requests), questions must be JSON, and the pa
 """
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,11 +24,11 @@ from faithmeter.errors import InputError
 from faithmeter.explanation import Explanation, explain_texts
 from faithmeter.heat_map import heat_map, visible
 from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
-from faithmeter.results import most_faithful
 from faithmeter.run import Run
 from faithmeter.small_curve import small_curve
 from faithmeter.web.desk import Desk
 
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 LARGEST_QUESTION = 8_000_000  # bytes
 LONGEST_SHOWN = 20_000  # characters: what lies behind the model's longest text is not explained anyway
 HERE = Path(__file__).parent
@@ -44,18 +45,18 @@ _TEMPLATES = jinja2.Environment(
 )
 
 
-def create_app(run: Run, hosts: frozenset[str] = frozenset({"127.0.0.1", "localhost", "[::1]"})) -> ASGIApp:
+def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
     """Return the application for a run; `hosts` are the names under which it may be asked."""
     classifier, config, test = run.classifier(), run.config, run.data().test
     for parameter in classifier.model.parameters():
         parameter.requires_grad_(False)  # shared by all threads, so nobody may switch it on and off
-    masf = run.in_distribution_test() if run.checked else None
-    best = most_faithful(run.results, among=IMPORTANCE_MEASURES) or "loo-signed"
+    masf = run.in_distribution_test()
+    best = run.measure_to_use
     pairs, desk = config.data.resolved().context is not None, Desk()
 
     async def page(_: Request) -> Response:
         html = _TEMPLATES.get_template("page.html").render(
-            model=f"{Path(config.model).name} on {config.data.resolved().name}",
+            model=config.subject,
             measures=[name for name in IMPORTANCE_MEASURES if name != "random"],
             best=best,
             labels=config.labels,
@@ -128,9 +129,8 @@ async def _question(request: Request) -> dict[str, Any]:
         body += chunk
         if len(body) > LARGEST_QUESTION:
             raise InputError(f"The text is too long: at most {LARGEST_QUESTION // 1_000_000} MB can be sent.")
-    request._body = bytes(body)
     try:
-        question = await request.json()
+        question = json.loads(bytes(body))
     except ValueError as error:
         raise InputError("That is not JSON.") from error
     if not isinstance(question, dict):
