@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from faithmeter import cli
 from faithmeter.classifier import Classifier, attention_implementation
-from faithmeter.small_encoder import small_classifier
+from faithmeter.from_scratch import small_classifier
 
 torch.set_num_threads(1)  # tests run side by side, one to a core
 

@@ -8,7 +8,7 @@ from conftest import ARCHITECTURES, TOKENIZERS, random_classifier
 from faithmeter.batch import CONTEXT, SPECIAL, TEXT
 from faithmeter.classifier import Classifier, evaluating, load_classifier, unmaskable_rows
 from faithmeter.errors import InputError
-from faithmeter.small_encoder import small_classifier
+from faithmeter.from_scratch import small_classifier
 
 SHORT, LONG = "The film was great", "It was not bad at all, the story was very good!"
 

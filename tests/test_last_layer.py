@@ -9,8 +9,8 @@ from importance.reference import TEXTS, alone, example_batch, plain_logit, stron
 
 from faithmeter.batch import packed
 from faithmeter.classifier import evaluating, explaining
+from faithmeter.from_scratch import small_classifier
 from faithmeter.last_layer import first_position_only
-from faithmeter.small_encoder import small_classifier
 
 
 def classifier_of(architecture):

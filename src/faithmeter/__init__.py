@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from faithmeter.data import DataSpec, Splits, load_splits
     from faithmeter.errors import InputError
     from faithmeter.explanation import Explanation, explain_texts
+    from faithmeter.from_scratch import bilstm_classifier, small_classifier
     from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
     from faithmeter.in_distribution import MaSF
     from faithmeter.jobs import (
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from faithmeter.performance import METRICS, majority_performance
     from faithmeter.results import Result
     from faithmeter.run import Run
-    from faithmeter.small_encoder import small_classifier
     from faithmeter.tasks import TASKS, Task
     from faithmeter.training import TrainingConfig, fine_tune
 
@@ -53,6 +53,7 @@ __all__ = [
     "TrainingOptions",
     "adopt",
     "as_measure",
+    "bilstm_classifier",
     "check",
     "explain",
     "explain_texts",
@@ -111,7 +112,7 @@ _ROOMS = {
     ),
     "results": ("Result",),
     "run": ("Run",),
-    "small_encoder": ("small_classifier",),
+    "from_scratch": ("bilstm_classifier", "small_classifier"),
     "tasks": (
         "TASKS",
         "Task",

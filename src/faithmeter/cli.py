@@ -1,12 +1,9 @@
 """The command line: parses, calls a job, prints. Bad input ends in one sentence and exit code 2."""
 
 import errno
-import inspect
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import fields
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from faithmeter import __version__
+from faithmeter.data_options import Data, with_data_options
 from faithmeter.errors import InputError
 from faithmeter.printing import console, print_check, print_explanation, print_faithfulness, print_performance
 from faithmeter.progress import Terminal
@@ -127,62 +125,6 @@ def _free_path(path: Path) -> Path:
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
-def _data_spec(
-    task: Annotated[str | None, typer.Option(help="A named task; `faithmeter tasks` lists them.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Your own csv, tsv, jsonl(.gz) or parquet file, or a folder with train, test ...")
-    ] = None,
-    validation_data: Annotated[str | None, typer.Option(help="A file to validate on; else cut from --data.")] = None,
-    test_data: Annotated[str | None, typer.Option(help="A file to test on; else cut from --data.")] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="Folder with a named task's files: DIR/sst2/train.csv ...")
-    ] = None,
-    text: Annotated[str, typer.Option(help="Column with the text, which is masked and explained.")] = "text",
-    context: Annotated[str | None, typer.Option(help="Column with the second text of a pair; never masked.")] = None,
-    label: Annotated[str, typer.Option(help="Column with the label: words or numbers.")] = "label",
-    metric: Annotated[str, typer.Option(help="With --data: accuracy, macro-f1, micro-f1 or matthews.")] = "accuracy",
-    train_rows: Annotated[
-        int | None, typer.Option(min=1, help="Use only so many training rows, drawn at random.")
-    ] = None,
-    validation_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many validation rows.")] = None,
-    test_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many test rows.")] = None,
-    data_seed: Annotated[int, typer.Option(min=0, help="Seed of generated data, splits and subsets.")] = 0,
-) -> "DataSpec | None":
-    """Return the data that the options name; None where they name none."""
-    given = locals()
-    if task is None and data is None:
-        defaults = {name: parameter.default for name, parameter in inspect.signature(_data_spec).parameters.items()}
-        said = next((name for name, value in given.items() if value != defaults[name]), None)
-        if said is not None:
-            raise InputError(
-                f"--{said.replace('_', '-')} says something about data that is not named: a run keeps the data it was "
-                "made with, and a model needs --data or --task."
-            )
-        return None
-    seed = given.pop("data_seed")
-    return _jobs().DataSpec(**given, seed=seed)
-
-
-_Data = Annotated[Any, "the options of _data_spec"]
-
-
-def _with_data_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `_data_spec` in place of its parameter `data`."""
-    own, shared = (list(inspect.signature(function).parameters.values()) for function in (command, _data_spec))
-    names = [parameter.name for parameter in shared]
-
-    @wraps(command)
-    def called(**given: Any) -> None:  # noqa: ANN401 (whatever the options are)
-        spec = _data_spec(**{name: given.pop(name) for name in names})
-        command(**given, data=spec)
-
-    place = [parameter.name for parameter in own].index("data")
-    together = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own[:place], *shared, *own[place + 1 :])]
-    called.__signature__ = inspect.Signature(together)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in together}
-    return called
-
-
 _SUBJECT = "A trained run; or, with --data or --task, a model folder or hub name that classifies already."
 _RunOption = Annotated[
     Path | None,
@@ -221,20 +163,25 @@ def _required(data: "DataSpec | None") -> "DataSpec":
 
 
 @app.command()
-@_with_data_options
+@with_data_options
 def train(
     run: Annotated[Path, typer.Argument(help="The run directory to make; later commands take it.")],
-    data: _Data,
+    data: Data,
     model: Annotated[
-        str, typer.Option(help="A hub name, a model folder, `small` (from scratch) or `minilm` (extra `sentiment`).")
+        str,
+        typer.Option(help="A hub name, a model folder, `small` or `bilstm` (from scratch) or `minilm` (a package)."),
     ] = "small",
+    vectors: Annotated[
+        str | None, typer.Option(help="For `bilstm`: a file of word vectors (GloVe, fastText; .gz too) to begin with.")
+    ] = None,
     strategy: Annotated[str | None, typer.Option(help="masked, plain or only-masking.  [default: masked]")] = None,
     validation: Annotated[
         str | None, typer.Option(help="What picks the best epoch: both, unmasked or masked.  [default: both]")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="[default: 2e-5; small: 1e-3]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: 16; small: 32]")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adamw or amsgrad.  [default: adamw; bilstm: amsgrad]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="[default: 2e-5; from scratch: 1e-3]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: 16; from scratch: 32]")] = None,
     accumulate: Annotated[int | None, typer.Option(help="Batches an optimiser step.  [default: 1]")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Not on biases and norms.  [default: 0.01]")] = None,
     warmup: Annotated[float | None, typer.Option(help="Share of the steps that warm up.  [default: 0.06]")] = None,
@@ -264,14 +211,17 @@ def train(
         print_performance(jobs.resume(run, reporter=reporter))
         return
     options = jobs.TrainingOptions(**{name: given[name] for name in names})
-    print_performance(jobs.train(run, _required(data), model, options, max_length=max_length, reporter=reporter))
+    trained = jobs.train(
+        run, _required(data), model, options, max_length=max_length, vectors=vectors, reporter=reporter
+    )
+    print_performance(trained)
 
 
 @app.command()
-@_with_data_options
+@with_data_options
 def check(
     subject: Annotated[str, typer.Argument(metavar="RUN|MODEL", help=_SUBJECT)],
-    data: _Data,
+    data: Data,
     form: Annotated[str, typer.Option(help="calibrated (holds its level) or paper.")] = "calibrated",
     rows: Annotated[int, typer.Option(min=4, help="Validation rows to fit the test on, drawn at random.")] = 6000,
     run: _RunOption = None,
@@ -285,10 +235,10 @@ def check(
 
 
 @app.command()
-@_with_data_options
+@with_data_options
 def measure(
     subjects: Annotated[list[str], typer.Argument(metavar="RUN|MODEL...", help=_SUBJECT + " Several runs are pooled.")],
-    data: _Data,
+    data: Data,
     measures: Annotated[
         str | None, typer.Option(help="Importance measures, separated by commas.  [default: all]")
     ] = None,

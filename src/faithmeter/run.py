@@ -51,6 +51,7 @@ class RunConfig:
     fingerprint: str
     max_length: int
     masked_before: bool = False
+    vectors: str | None = None
 
     @property
     def subject(self) -> str:

@@ -8,32 +8,38 @@ from conftest import ARCHITECTURES, WORDS
 from importance.reference import SHORT, TARGETS, TEXTS, alone, example_batch, strong_classifier
 
 from faithmeter.errors import InputError
+from faithmeter.from_scratch import bilstm_classifier, small_classifier
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
-from faithmeter.small_encoder import small_classifier
 
 
 @functools.cache
 def classifier_of(architecture):
     if architecture == "roformer":
         return small_classifier([" ".join(WORDS), *TEXTS], ("a", "b", "c"), seed=0)
+    if architecture == "bilstm-attention":
+        return bilstm_classifier(2 * [" ".join(WORDS), *TEXTS], ("a", "b", "c"), pairs=True, seed=0)
     return strong_classifier(architecture)
 
 
-EVERY_ARCHITECTURE = pytest.mark.parametrize("architecture", [*ARCHITECTURES, "roformer"])
-EVERY_MEASURE = pytest.mark.parametrize("measure", IMPORTANCE_MEASURES.values(), ids=IMPORTANCE_MEASURES)
+EVERYWHERE = [
+    pytest.param(measure, architecture, id=f"{measure.name}-{architecture}")
+    for architecture in (*ARCHITECTURES, "roformer", "bilstm-attention")
+    for measure in IMPORTANCE_MEASURES.values()
+    if measure.explains(architecture)
+]
+EVERY_MEASURE_EVERYWHERE = pytest.mark.parametrize(("measure", "architecture"), EVERYWHERE)
 
 
 def test_the_table_holds_the_measures_of_the_paper_under_their_own_names():
     assert list(IMPORTANCE_MEASURES) == [
         "random", "grad-l1", "grad-l2", "x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs",
-        "beam",
+        "beam", "attention",
     ]  # fmt: skip
     assert all(name == measure.name for name, measure in IMPORTANCE_MEASURES.items())
     assert {name for name, measure in IMPORTANCE_MEASURES.items() if not measure.recursive} == {"random", "beam"}
 
 
-@EVERY_ARCHITECTURE
-@EVERY_MEASURE
+@EVERY_MEASURE_EVERYWHERE
 def test_importance_is_one_finite_number_a_maskable_token_and_zero_elsewhere(measure, architecture):
     classifier = classifier_of(architecture)
     batch = example_batch(classifier, pairs=True, masked=True, texts=SHORT)
@@ -46,11 +52,10 @@ def test_importance_is_one_finite_number_a_maskable_token_and_zero_elsewhere(mea
     assert (importance[batch.maskable & ~batch.masked] != 0).float().mean() > 0.5
 
 
-@EVERY_ARCHITECTURE
-@EVERY_MEASURE
+@EVERY_MEASURE_EVERYWHERE
 def test_a_text_has_the_same_importance_alone_as_padded_in_a_batch(measure, architecture):
     classifier = classifier_of(architecture)
-    batch = example_batch(classifier, texts=SHORT)
+    batch = example_batch(classifier, pairs=True, texts=SHORT)
     together = measure.explain(classifier, batch, TARGETS, 3)
     for row in range(len(batch)):
         one = alone(batch, row)
@@ -58,11 +63,10 @@ def test_a_text_has_the_same_importance_alone_as_padded_in_a_batch(measure, arch
         torch.testing.assert_close(single[0], together[row, : single.shape[1]], atol=1e-5, rtol=1e-5)
 
 
-@EVERY_ARCHITECTURE
-@EVERY_MEASURE
+@EVERY_MEASURE_EVERYWHERE
 def test_the_same_seed_gives_the_same_importance_and_the_model_is_left_as_it_was(measure, architecture):
     classifier = classifier_of(architecture)
-    model, batch = classifier.model, example_batch(classifier, texts=SHORT)
+    model, batch = classifier.model, example_batch(classifier, pairs=True, texts=SHORT)
     parameters = list(model.parameters())
     model.train()
     first, frozen = next(model.children()), parameters[0]
@@ -91,14 +95,20 @@ def test_the_same_seed_gives_the_same_importance_and_the_model_is_left_as_it_was
         model.eval()
 
 
-@EVERY_MEASURE
-def test_importance_can_be_asked_for_where_gradients_are_switched_off(measure):
-    classifier = classifier_of("bert")
-    expected = measure.explain(classifier, example_batch(classifier, texts=SHORT), TARGETS, 0)
+@pytest.mark.parametrize(
+    ("measure", "architecture"), [one for one in EVERYWHERE if one.values[1] in ("bert", "bilstm-attention")]
+)
+def test_importance_can_be_asked_for_where_gradients_are_switched_off(measure, architecture):
+    classifier = classifier_of(architecture)
+
+    def explain():
+        return measure.explain(classifier, example_batch(classifier, pairs=True, texts=SHORT), TARGETS, 0)
+
+    expected = explain()
     with torch.no_grad():
-        assert torch.equal(measure.explain(classifier, example_batch(classifier, texts=SHORT), TARGETS, 0), expected)
+        assert torch.equal(explain(), expected)
     with torch.inference_mode():
-        assert torch.equal(measure.explain(classifier, example_batch(classifier, texts=SHORT), TARGETS, 0), expected)
+        assert torch.equal(explain(), expected)
 
 
 @pytest.mark.parametrize("name", ["grad-l2", "ig-signed", "loo-signed", "beam"])

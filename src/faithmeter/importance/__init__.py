@@ -10,8 +10,10 @@ from types import MappingProxyType
 from torch import Tensor
 
 from faithmeter.batch import Batch
+from faithmeter.bilstm import BiLSTMConfig
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError, nearest
+from faithmeter.importance.attention import attention
 from faithmeter.importance.beam import WIDTH, beam
 from faithmeter.importance.chance import random_importance
 from faithmeter.importance.gradient import STEPS, gradient_l1, gradient_l2, input_times_gradient, integrated_gradient
@@ -28,7 +30,8 @@ class ImportanceMeasure:
     each row's target class, with the batch's masked tokens masked; 0 where a token is not maskable. `recursive` says
     that it is computed anew on the masked input at every masking step; `differentiable` that it needs gradients.
     `passes(n)` is about how many times a text of n unmasked tokens goes through the model, to foretell the time;
-    a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is.
+    a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is. `only_for` is the
+    `model_type` of the models that it can explain, None for all.
     """
 
     name: str
@@ -39,6 +42,11 @@ class ImportanceMeasure:
     explain: Explain
     passes: Callable[[int], float] | None = None
     absolute_of: str | None = None
+    only_for: str | None = None
+
+    def explains(self, model_type: str) -> bool:
+        """Whether it can explain models of this type, as their `config.model_type` names it."""
+        return self.only_for in (None, model_type)
 
 
 def absolute(explain: Explain) -> Explain:
@@ -68,8 +76,16 @@ _TABLE = (
         "loo-abs", "occlusion", False, True, False, absolute(leave_one_out), lambda n: n + 1, "loo-signed"
     ),
     ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
+    ImportanceMeasure(
+        "attention", "attention", False, True, False, attention, lambda _: 1, only_for=BiLSTMConfig.model_type
+    ),
 )
 IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
+
+
+def measures_of(model_type: str) -> list[str]:
+    """Return the measures that can explain a model of this type, but for `random`, which explains nothing."""
+    return [row.name for row in _TABLE if row.name != "random" and row.explains(model_type)]
 
 
 def as_measure(measure: str | Explain | ImportanceMeasure) -> ImportanceMeasure:

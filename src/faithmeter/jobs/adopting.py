@@ -8,12 +8,12 @@ from faithmeter.classifier import classes_of, load_classifier
 from faithmeter.data import DataSpec, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder
+from faithmeter.from_scratch import FROM_SCRATCH
 from faithmeter.jobs.training import absolute, absolute_model, encode, store_performance
 from faithmeter.performance import require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.results import find
 from faithmeter.run import Run, RunConfig, refuse_existing
-from faithmeter.small_encoder import SMALL
 
 
 def adopt(
@@ -40,7 +40,7 @@ def adopt(
     refuse_existing(path)
     task = data.resolved()
     require_metric(task.metric)
-    classes = None if model == SMALL else classes_of(model)
+    classes = None if model in FROM_SCRATCH else classes_of(model)
     if classes is None:
         raise InputError(
             f"{model} has no classification head yet, so it has nothing to explain. Train it first: "

@@ -24,7 +24,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk
 from faithmeter.files import write_bytes
-from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
+from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure, measures_of
 from faithmeter.in_distribution import MaSF
 from faithmeter.jobs.summarising import parquet, store_faithfulness
 from faithmeter.jobs.training import encode
@@ -40,11 +40,12 @@ TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is ki
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """What to measure. `rows` and `beam_rows` are test rows, drawn at random; beam search is dear, so it gets fewer."""
+    """What to measure; no measure named means all that can explain the model.
 
-    measures: tuple[str | Explain | ImportanceMeasure, ...] = tuple(
-        name for name in IMPORTANCE_MEASURES if name != "random"
-    )
+    `rows` and `beam_rows` are test rows, drawn at random; beam search is dear, so it gets fewer.
+    """
+
+    measures: tuple[str | Explain | ImportanceMeasure, ...] | None = None
     target: str = "gold"
     rows: int | None = None
     beam_rows: int | None = None
@@ -73,10 +74,10 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
             "masking is out-of-distribution for this model, so these curves say little about its explanations. "
             f"`faithmeter train NEW_RUN --model {run.model_folder}` goes on from it to one that understands masks."
         )
-    measures = _distinct(options.measures)
     classifier, splits = run.classifier(), run.data()
+    measures = distinct(options.measures, classifier)
     test = encode(classifier, splits.test, "test", reporter)
-    _require_same_settings(run, options)
+    _require_same_settings(run, options, measures)
     for one in measures:
         # a function may have changed under its name, so what it said before is not kept
         if one is not IMPORTANCE_MEASURES.get(one.name):
@@ -129,9 +130,18 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _distinct(chosen: Sequence[str | Explain | ImportanceMeasure]) -> list[ImportanceMeasure]:
-    """Return the measures to compare. `random` is not one of them: it is the baseline, and always there."""
-    measures = [one for one in map(as_measure, chosen) if one.name != "random"]
+def distinct(
+    chosen: Sequence[str | Explain | ImportanceMeasure] | None, classifier: Classifier
+) -> list[ImportanceMeasure]:
+    """Return the measures to compare: those named, or all that can explain the model.
+
+    `random` is not one of them: it is the baseline, and always there.
+    """
+    model_type = classifier.model.config.model_type
+    measures = [one for one in map(as_measure, chosen or measures_of(model_type)) if one.name != "random"]
+    unfit = next((one.name for one in measures if not one.explains(model_type)), None)
+    if unfit is not None:
+        raise InputError(f"{unfit} cannot explain a {model_type} model: leave it out.")
     names = [one.name for one in measures]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -226,7 +236,7 @@ class Stopwatch:
         return importance
 
 
-def _require_same_settings(run: Run, options: MeasureOptions) -> None:
+def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence[ImportanceMeasure]) -> None:
     """Refuse to mix measurements of other settings or other weights with those that are stored."""
     weights = hashlib.sha256()
     for file in sorted(run.model_folder.glob("*.safetensors")):  # a large model has several
@@ -236,7 +246,7 @@ def _require_same_settings(run: Run, options: MeasureOptions) -> None:
     settings |= {"faithmeter": metadata.version("faithmeter"), "format": FORMAT}
     # how it was asked, for the report to repeat; these may differ from one call to the next
     asked = {
-        "measures": [one if isinstance(one, str) else as_measure(one).name for one in options.measures],
+        "measures": [one.name for one in measures],
         "random_runs": options.random_runs,
         "without_check": options.without_check,
     }

@@ -139,9 +139,8 @@ def _commands(run: Run) -> list[str]:
     ]
     flags = ["--mask-context"] if config.training.mask_context else []
     flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")
-    train = _command(
-        "train", path, *data, "--model", config.model, *options, *flags, "--max-length", str(config.max_length)
-    )
+    flags += ["--max-length", str(config.max_length), *(["--vectors", config.vectors] if config.vectors else [])]
+    train = _command("train", path, *data, "--model", config.model, *options, *flags)
     check = [_command("check", path, *_check_options(run))] if run.checked else []
     return [train, *check, *_measure_command(run)]
 

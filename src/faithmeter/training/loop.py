@@ -27,6 +27,7 @@ from faithmeter.training.curriculum import LEARNT, STAGES, Position, mini_batche
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS, mask_for_training, masked_copy
 
 PRECISIONS = ("no", "fp16", "bf16")
+OPTIMIZERS = ("adamw", "amsgrad")  # AMSGrad is Adam's form that never forgets a large gradient; the ROAR paper's
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class TrainingConfig:
     strategy: str = "masked"
     validation: str = "both"
     epochs: int = 10
+    optimizer: str = "adamw"
     learning_rate: float = 2e-5
     batch_size: int = 16
     accumulate: int = 1
@@ -61,6 +63,8 @@ class TrainingConfig:
             raise InputError(f"There is no validation {self.validation!r}: choose from {', '.join(VALIDATIONS)}.")
         if self.mixed_precision not in PRECISIONS:
             raise InputError(f"There is no precision {self.mixed_precision!r}: choose from {', '.join(PRECISIONS)}.")
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(f"There is no optimizer {self.optimizer!r}: choose from {', '.join(OPTIMIZERS)}.")
         if min(self.epochs, self.batch_size, self.accumulate) < 1:
             raise InputError("Epochs, batch size and accumulated batches must each be 1 or more.")
         if not (self.learning_rate > 0 and 0 <= self.warmup < 1):
@@ -121,10 +125,12 @@ class _Training:
         self.validation = validation
         self.validation_masked = masked_copy(validation, mask_context=config.mask_context, seed=config.seed)
         self.accelerator = _accelerator(config, checkpoints)
-        optimizer = torch.optim.AdamW(
+        kind = {"adamw": torch.optim.AdamW, "amsgrad": torch.optim.Adam}[config.optimizer]
+        optimizer = kind(
             _parameter_groups(classifier.model, config.weight_decay),
             lr=config.learning_rate,
             betas=config.betas,
+            amsgrad=config.optimizer == "amsgrad",
             fused=True,
         )
         self.state = checkpoint.State(position=Position(stage=0) if config.curriculum else Position())

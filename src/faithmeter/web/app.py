@@ -23,7 +23,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.explanation import Explanation, explain_texts
 from faithmeter.heat_map import heat_map, visible
-from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
+from faithmeter.importance import as_measure, measures_of
 from faithmeter.run import Run
 from faithmeter.small_curve import small_curve
 from faithmeter.web.desk import Desk
@@ -57,7 +57,7 @@ def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
     async def page(_: Request) -> Response:
         html = _TEMPLATES.get_template("page.html").render(
             model=config.subject,
-            measures=[name for name in IMPORTANCE_MEASURES if name != "random"],
+            measures=measures_of(classifier.model.config.model_type),
             best=best,
             labels=config.labels,
             pairs=pairs,

@@ -1,0 +1,71 @@
+"""The options of the command line that say which data: every command that takes data takes them all."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from faithmeter.errors import InputError
+
+if TYPE_CHECKING:
+    from faithmeter.data import DataSpec
+
+
+def _data_spec(
+    task: Annotated[str | None, typer.Option(help="A named task; `faithmeter tasks` lists them.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Your own csv, tsv, jsonl(.gz) or parquet file, or a folder with train, test ...")
+    ] = None,
+    validation_data: Annotated[str | None, typer.Option(help="A file to validate on; else cut from --data.")] = None,
+    test_data: Annotated[str | None, typer.Option(help="A file to test on; else cut from --data.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder with a named task's files: DIR/sst2/train.csv ...")
+    ] = None,
+    text: Annotated[str, typer.Option(help="Column with the text, which is masked and explained.")] = "text",
+    context: Annotated[str | None, typer.Option(help="Column with the second text of a pair; never masked.")] = None,
+    label: Annotated[str, typer.Option(help="Column with the label: words or numbers.")] = "label",
+    metric: Annotated[str, typer.Option(help="With --data: accuracy, macro-f1, micro-f1 or matthews.")] = "accuracy",
+    train_rows: Annotated[
+        int | None, typer.Option(min=1, help="Use only so many training rows, drawn at random.")
+    ] = None,
+    validation_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many validation rows.")] = None,
+    test_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many test rows.")] = None,
+    data_seed: Annotated[int, typer.Option(min=0, help="Seed of generated data, splits and subsets.")] = 0,
+) -> "DataSpec | None":
+    """Return the data that the options name; None where they name none."""
+    given = locals()
+    if task is None and data is None:
+        defaults = {name: parameter.default for name, parameter in inspect.signature(_data_spec).parameters.items()}
+        said = next((name for name, value in given.items() if value != defaults[name]), None)
+        if said is not None:
+            raise InputError(
+                f"--{said.replace('_', '-')} says something about data that is not named: a run keeps the data it was "
+                "made with, and a model needs --data or --task."
+            )
+        return None
+    from faithmeter.data import DataSpec  # takes seconds
+
+    seed = given.pop("data_seed")
+    return DataSpec(**given, seed=seed)
+
+
+Data = Annotated[Any, "the options of _data_spec"]
+
+
+def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `_data_spec` in place of its parameter `data`."""
+    own, shared = (list(inspect.signature(function).parameters.values()) for function in (command, _data_spec))
+    names = [parameter.name for parameter in shared]
+
+    @wraps(command)
+    def called(**given: Any) -> None:  # noqa: ANN401 (whatever the options are)
+        spec = _data_spec(**{name: given.pop(name) for name in names})
+        command(**given, data=spec)
+
+    place = [parameter.name for parameter in own].index("data")
+    together = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own[:place], *shared, *own[place + 1 :])]
+    called.__signature__ = inspect.Signature(together)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in together}
+    return called
