@@ -11,7 +11,8 @@ class Result:
 
     `kind` says what was measured (`performance`, `majority`, `acu` ...); `masking_ratio` the share of maskable tokens
     masked, None where that means nothing; `n` the number of observations behind it; `measure` the importance measure
-    it is of; `low` and `high` a 95 % interval, over what `over` says (`seeds` or `observations`).
+    it is of; `low` and `high` a 95 % interval, over what `over` says (`seeds` or `observations`); `tokens` the number
+    of masked tokens where it is counted instead of a ratio.
     """
 
     kind: str
@@ -24,6 +25,7 @@ class Result:
     low: float | None = None
     high: float | None = None
     over: str | None = None
+    tokens: int | None = None
 
     def as_row(self) -> dict[str, Any]:
         """Return the result as a line of `results.jsonl`; a number that does not exist (nan) is None there."""

@@ -83,7 +83,10 @@ class Run:
         self.path = Path(path)
         if not (self.path / "config.json").is_file():
             raise InputError(f"{path} is not a run: it has no config.json. `faithmeter train {path} ...` makes one.")
-        if "format" not in json.loads((self.path / "config.json").read_text(encoding="utf-8")):
+        stored = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        if stored.get("kind") == "roar":
+            raise InputError(f"{path} is a ROAR experiment, not a run: `faithmeter report {path}` shows it.")
+        if "format" not in stored:
             raise InputError(f"{path} is a model, not a run: name the data to judge it on with --data or --task.")
 
     @classmethod

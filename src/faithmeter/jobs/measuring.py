@@ -90,18 +90,18 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
     for one in measures:
         rows = chosen[: options.beam_rows] if one.name == "beam" else chosen
         jobs.append((one.name, one, options.seed, rows))
-    pace, known = _seconds_per_token(classifier, test), Known()
+    pace, known = seconds_per_token(classifier, test), Known()
     for name, one, seed, rows in jobs:
         begun = (run.measurements / name).is_dir()
         seconds = None if begun else estimated_seconds(one, test, rows, pace)
         if seconds is not None and seconds > WORTH_SAYING:
-            reporter.note(f"{name} on {len(rows)} texts will take about {_duration(seconds)}.")
+            reporter.note(f"{name} on {len(rows)} texts will take about {duration(seconds)}.")
         _measure_one(run, classifier, test, name, one, seed, rows, options.target, masf, known, reporter)
     store_faithfulness(run, test, [name for name, *_ in jobs], masf)
     return run
 
 
-def _seconds_per_token(classifier: Classifier, test: Encoded) -> float:
+def seconds_per_token(classifier: Classifier, test: Encoded) -> float:
     """Return how long a token takes through the model, timed on texts of middling length."""
     middle = np.argsort(test.lengths, kind="stable")[len(test) // 2 :]
     batch = test.batch(middle[:50]).to(classifier.device)
@@ -126,7 +126,8 @@ def estimated_seconds(one: ImportanceMeasure, test: Encoded, rows: Ints, pace: f
     return total * pace
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a length of time in words."""
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 

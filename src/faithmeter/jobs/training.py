@@ -92,7 +92,7 @@ def train(
     task = data.resolved()
     require_metric(task.metric)
     training = (options or TrainingOptions()).over(training_defaults(model, task))
-    splits, kept = _with_classes_of(model, load_splits(data))
+    splits, kept = with_classes_of(model, load_splits(data))
     classifier = fresh_classifier(model, splits, seed=training.seed, max_length=max_length, vectors=vectors)
     config = RunConfig(
         data=absolute(data),
@@ -131,7 +131,7 @@ def _main_process_only(reporter: Reporter | None) -> Reporter:
     return reporter if reporter is not None and PartialState().is_main_process else Silent()
 
 
-def _with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
+def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
     """Return the splits with the class numbers of a model that classifies already, and what to say about its head."""
     classes = None if model in FROM_SCRATCH else classes_of(model)
     if classes is None:
@@ -202,6 +202,12 @@ def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter:
     """Tokenise a split, and say which rows are cut and which have nothing to mask."""
     contexts = split["context"] if "context" in split.column_names else None
     encoded = classifier.encode(split["text"], contexts, split["label"])
+    say_what_is_odd(encoded, part, classifier, reporter)
+    return encoded
+
+
+def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporter: Reporter) -> None:
+    """Say which rows of a split are cut and which have nothing to mask."""
     if encoded.truncated:
         reporter.note(
             f"{encoded.truncated} of {len(encoded)} {part} rows are longer than {classifier.max_length} tokens "
@@ -210,7 +216,6 @@ def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter:
     unmaskable = unmaskable_rows(encoded)
     if unmaskable:
         reporter.note(f"{unmaskable} of {len(encoded)} {part} rows have no token that can be masked: kept as they are.")
-    return encoded
 
 
 def masked_performance(

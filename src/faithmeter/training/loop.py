@@ -240,12 +240,13 @@ class _Training:
             group["lr"] = self.config.learning_rate * factor
 
     def _validate(self) -> dict[str, object]:
-        unmasked, masked = (self._predictions(split) for split in (self.validation, self.validation_masked))
-        gold = self.validation.labels
-        chosen = {"unmasked": [unmasked], "masked": [masked], "both": [unmasked, masked]}[self.config.validation]
+        config, gold = self.config, self.validation.labels
+        found = {"unmasked": self._predictions(self.validation)}
+        if (config.strategy, config.validation) != ("plain", "unmasked"):  # where masks play no part, they cost nothing
+            found["masked"] = self._predictions(self.validation_masked)
+        chosen = [found[name] for name in (found if config.validation == "both" else [config.validation])]
         return {
-            "validation_unmasked": performance(self.metric, gold, unmasked),
-            "validation_masked": performance(self.metric, gold, masked),
+            **{f"validation_{name}": performance(self.metric, gold, one) for name, one in found.items()},
             "selection": performance(self.metric, np.tile(gold, len(chosen)), np.concatenate(chosen)),
         }
 
@@ -323,5 +324,6 @@ def _epoch_line(title: str, row: dict[str, object]) -> str:
     if row["train_accuracy_unmasked"] is not None:
         line += f", training accuracy {row['train_accuracy_unmasked']:.3f}"
     if "selection" in row:
-        line += f", validation {row['validation_unmasked']:.3f} unmasked, {row['validation_masked']:.3f} masked"
+        line += f", validation {row['validation_unmasked']:.3f} unmasked"
+        line += f", {row['validation_masked']:.3f} masked" if "validation_masked" in row else ""
     return f"{line} ({row['seconds']:.0f} s)"

@@ -1,0 +1,303 @@
+"""Roar: mask what is called important, retrain, measure again. A graph of trainings, each kept once it is done."""
+
+import dataclasses
+import functools
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from faithmeter.batch import Encoded
+from faithmeter.classifier import Classifier, load_classifier
+from faithmeter.data import DataSpec, Splits, load_splits
+from faithmeter.errors import InputError
+from faithmeter.faithfulness.roar import (
+    ABSOLUTE,
+    ALL_MASKED,
+    IMPORTANCE,
+    PROTOCOLS,
+    RANDOM,
+    RECURSIVE,
+    RELATIVE,
+    UNMASKED,
+    Node,
+    explain_split,
+    mask_everything,
+    mask_split,
+    sparsity,
+)
+from faithmeter.files import new_folder, write_json
+from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.jobs.measuring import distinct, duration, seconds_per_token
+from faithmeter.jobs.roar_summary import summarise
+from faithmeter.jobs.training import (
+    TrainingOptions,
+    absolute,
+    absolute_model,
+    encode,
+    fresh_classifier,
+    say_what_is_odd,
+    training_defaults,
+    with_classes_of,
+)
+from faithmeter.masking import Purpose, random_stream
+from faithmeter.performance import performance, require_metric
+from faithmeter.progress import Reporter, Silent
+from faithmeter.roar_run import (
+    SPLITS,
+    RoarConfig,
+    RoarRun,
+    load_importance,
+    load_masks,
+    save_importance,
+    save_masks,
+)
+from faithmeter.training import fine_tune
+from faithmeter.training.curriculum import mini_batches
+from faithmeter.workers import one_thread, work_through
+
+Tokenised = dict[str, Encoded]  # by the name of the split
+
+
+@dataclass(frozen=True)
+class RoarOptions:
+    """What to retrain for; no measure named means all that can explain the model but beam search, which is dear."""
+
+    measures: tuple[str, ...] | None = None
+    protocols: tuple[str, ...] = PROTOCOLS
+    seeds: tuple[int, ...] = (0,)
+    steps: str = RELATIVE
+    target: str = "gold"
+
+    def __post_init__(self) -> None:
+        for name, chosen, known in (
+            ("protocol", self.protocols, PROTOCOLS),
+            ("kind of steps", (self.steps,), (RELATIVE, ABSOLUTE)),
+            ("target", (self.target,), ("gold", "predicted")),
+        ):
+            wrong = next((one for one in chosen if one not in known), None)
+            if wrong is not None:
+                raise InputError(f"There is no {name} {wrong!r}: choose from {', '.join(known)}.")
+        if not self.seeds or not self.protocols:
+            raise InputError("Name at least one seed and one protocol.")
+
+
+def roar(
+    path: str | Path,
+    data: DataSpec,
+    model: str,
+    options: RoarOptions | None = None,
+    training: TrainingOptions | None = None,
+    *,
+    max_length: int = 512,
+    vectors: str | None = None,
+    workers: int | None = None,
+    reporter: Reporter | None = None,
+) -> RoarRun:
+    """Do ROAR and Recursive ROAR into a folder. What is done there already is kept, so that it goes on after a crash.
+
+    `workers` processes train at once, by default one a core; the results do not depend on how many there are.
+    """
+    options, reporter = options or RoarOptions(), reporter or Silent()
+    task = data.resolved()
+    require_metric(task.metric)
+    said = dataclasses.replace(training or TrainingOptions(), strategy="plain", validation="unmasked", seed=0)
+    splits, _ = with_classes_of(model, load_splits(data))
+    for note in splits.notes:
+        reporter.note(note)
+    classifier = fresh_classifier(model, splits, seed=0, max_length=max_length, vectors=vectors)
+    names = [one.name for one in distinct(options.measures, classifier)]
+    config = RoarConfig(
+        data=absolute(data),
+        model=absolute_model(model),
+        training=said.over(training_defaults(model, task)),
+        labels=splits.labels,
+        metric=task.metric,
+        fingerprint=splits.fingerprint,
+        max_length=max_length,
+        vectors=vectors and str(Path(vectors).resolve()),
+        measures=tuple(name for name in names if options.measures is not None or name != "beam"),
+        protocols=options.protocols,
+        seeds=options.seeds,
+        steps=options.steps,
+        target=options.target,
+    )
+    return go_on(RoarRun.create(path, config), workers=workers, reporter=reporter)
+
+
+def go_on(run: RoarRun, *, workers: int | None = None, reporter: Reporter | None = None) -> RoarRun:
+    """Do what is left of an experiment, and turn all of it into result rows."""
+    reporter = reporter or Silent()
+    workers = workers or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
+    every = run.config.nodes()
+    left = [node for node in every if not run.is_done(node)]
+    if len(left) < len(every):
+        reporter.note(f"{len(every) - len(left)} of {len(every)} pieces of work are done already.")
+    if left:
+        _prepared.cache_clear()  # the files may have changed since this process read them
+        _, encoded, classifier = _prepared(str(run.path))
+        for name, split in encoded.items():
+            say_what_is_odd(split, name, classifier, reporter)
+        with one_thread():
+            seconds = estimated_seconds(classifier, encoded, left, run.config) / workers
+        trainings = sum(node.kind != IMPORTANCE for node in left)
+        reporter.note(f"{trainings} trainings, {workers} at a time: about {duration(seconds)}.")
+    with reporter.bar("Retraining", len(every)) as advance:
+        advance(len(every) - len(left))
+
+        def finished(node: Node) -> None:
+            outcome = run.outcome(node)
+            reached = f"{run.config.metric} {outcome['performance']:.3f}, " if "performance" in outcome else ""
+            reporter.note(f"{node.title}: {reached}{outcome['seconds']:.0f} s")
+            _tidy(run, node)
+            advance(1)
+
+        work = functools.partial(do, str(run.path))
+        work_through(left, lambda n: n.needs, work, workers=workers, finished=finished, reporter=reporter)
+    run.store_results(summarise(run))
+    return run
+
+
+def _tidy(run: RoarRun, node: Node) -> None:
+    """Remove the model of the step before, which nothing needs any more."""
+    if node.kind == RECURSIVE and node.step > 1:
+        shutil.rmtree(run.folder(dataclasses.replace(node, step=node.step - 1)) / "model", ignore_errors=True)
+
+
+@functools.lru_cache(maxsize=1)  # a process reads and tokenises the data once, whatever it trains
+def _prepared(path: str) -> tuple[Splits, Tokenised, Classifier]:
+    """Return the splits of an experiment, the same tokenised and unmasked, and an untrained classifier."""
+    config = RoarRun(path).config
+    splits, _ = with_classes_of(config.model, load_splits(config.data))
+    if splits.fingerprint != config.fingerprint:
+        raise InputError(f"The data of {path} has changed since it was begun. Restore the files, or begin a new one.")
+    classifier = _fresh(config, splits, 0)
+    return splits, {name: encode(classifier, getattr(splits, name), name, Silent()) for name in SPLITS}, classifier
+
+
+def _fresh(config: RoarConfig, splits: Splits, seed: int) -> Classifier:
+    return fresh_classifier(config.model, splits, seed=seed, max_length=config.max_length, vectors=config.vectors)
+
+
+def do(path: str, node: Node) -> None:
+    """Do one piece of work of an experiment and keep its outcome: all of it or nothing."""
+    run = RoarRun(path)
+    _, splits, _ = _prepared(path)
+    started = time.perf_counter()
+    run.folder(node).parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(run.folder(node)) as folder:
+        if node.kind == IMPORTANCE:
+            outcome = _explain_unmasked(run, node, splits, folder)
+        else:
+            masked, explaining = _masked_for(run, node, splits)
+            outcome = {**_train_and_test(run, node, masked, folder), "seconds_explaining": explaining}
+        outcome["seconds"] = time.perf_counter() - started
+        write_json(folder / "outcome.json", outcome)
+
+
+def _explain(run: RoarRun, node: Node, classifier: Classifier, splits: Tokenised) -> dict[str, Any]:
+    assert node.measure is not None
+    measure, target = IMPORTANCE_MEASURES[node.measure], run.config.target
+    return {
+        name: explain_split(classifier, split, measure, target=target, seed=_seed(node.seed, name))
+        for name, split in splits.items()
+    }
+
+
+def _seed(seed: int, split: str) -> int:
+    """Return a seed of the split's own: rows of different splits have the same numbers."""
+    return len(SPLITS) * seed + SPLITS.index(split)
+
+
+def _explain_unmasked(run: RoarRun, node: Node, splits: Tokenised, folder: Path) -> dict[str, Any]:
+    importance = _explain(run, node, _load(run, Node(node.seed, UNMASKED)), splits)
+    save_importance(folder, importance)
+    by_ratio, by_count = sparsity(splits["test"], importance["test"])
+    return {"sparsity": by_ratio, "sparsity_tokens": by_count}
+
+
+def _masked_for(run: RoarRun, node: Node, splits: Tokenised) -> tuple[Tokenised, float]:
+    """Return the data that a training is on, and the seconds that went into explaining."""
+    if node.kind == UNMASKED:
+        return splits, 0.0
+    if node.kind == ALL_MASKED:
+        return {name: mask_everything(split) for name, split in splits.items()}, 0.0
+    started = time.perf_counter()
+    if node.kind == RANDOM:
+        rank = IMPORTANCE_MEASURES[RANDOM]
+        _, _, untrained = _prepared(str(run.path))
+        importance = {
+            name: explain_split(untrained, split, rank, target="gold", seed=_seed(node.seed, name))
+            for name, split in splits.items()
+        }
+    elif node.kind == RECURSIVE and node.step > 1:
+        before = dataclasses.replace(node, step=node.step - 1)
+        splits = load_masks(run.folder(before), splits)
+        importance = _explain(run, node, _load(run, before), splits)
+    else:
+        importance = load_importance(run.folder(Node(node.seed, IMPORTANCE, node.measure)))
+    steps = run.config.steps
+    masked = {name: mask_split(split, importance[name], node.step, steps) for name, split in splits.items()}
+    return masked, time.perf_counter() - started
+
+
+def _train_and_test(run: RoarRun, node: Node, splits: Tokenised, folder: Path) -> dict[str, Any]:
+    """Train a fresh model on masked data, and keep it with the masks."""
+    config = run.config
+    classifier = _fresh(config, _prepared(str(run.path))[0], node.seed)
+    started = time.perf_counter()
+    fine_tune(
+        classifier,
+        splits["train"],
+        splits["validation"],
+        dataclasses.replace(config.training, seed=node.seed),
+        metric=config.metric,
+        checkpoints=folder / "checkpoints",
+    )
+    shutil.rmtree(folder / "checkpoints")
+    seconds = time.perf_counter() - started
+    predicted = classifier.predict(splits["test"]).argmax(dim=-1).cpu().numpy()
+    save_masks(folder, splits)
+    if node.kind in (UNMASKED, RECURSIVE):
+        with new_folder(folder / "model") as model:
+            classifier.save(model)
+    reached = performance(config.metric, splits["test"].labels, predicted)
+    return {"performance": reached, "rows": len(splits["test"]), "seconds_training": seconds}
+
+
+def _load(run: RoarRun, node: Node) -> Classifier:
+    return load_classifier(str(run.folder(node) / "model"), run.config.labels, max_length=run.config.max_length)
+
+
+def estimated_seconds(classifier: Classifier, splits: Tokenised, left: Sequence[Node], config: RoarConfig) -> float:
+    """Return about how long the work will take on one worker, from a few mini-batches and passes that are timed."""
+    trainings = sum(node.kind != IMPORTANCE for node in left)
+    train = splits["train"]
+    batches = mini_batches(
+        train.labels.argsort(kind="stable"), train.lengths, config.training.batch_size,
+        random_stream(0, Purpose.TRAIN_ORDER),
+    )  # fmt: skip
+    tried = batches[: min(6, len(batches))]
+    classifier.model.train()
+    for number, rows in enumerate(tried):
+        if number == len(tried) // 3:  # the first ones of a process are slower
+            started = time.perf_counter()
+        batch = train.batch(rows)
+        torch.nn.functional.cross_entropy(classifier.logits(batch), batch.labels).backward()
+    seconds = (time.perf_counter() - started) / (len(tried) - len(tried) // 3)
+    classifier.model.zero_grad(set_to_none=True)
+    classifier.model.eval()
+    total = seconds * len(batches) * config.training.epochs * trainings
+    pace = seconds_per_token(classifier, splits["test"])
+    tokens = sum(int(split.lengths.sum()) for split in splits.values())
+    words = int(splits["train"].maskable.sum()) / len(train)
+    for node in left:
+        if node.kind == IMPORTANCE or (node.kind == RECURSIVE and node.step > 1):
+            passes = IMPORTANCE_MEASURES[node.measure or RANDOM].passes
+            total += 0 if passes is None else passes(int(words * (1 - node.step / 10))) * tokens * pace
+    return total
