@@ -39,9 +39,10 @@ test-browser: setup  ## The page and the report in a real browser (needs chromiu
 	$(PIP) -c constraints.txt selenium
 	$(BIN)/python -m pytest -m browser
 
+# not --quiet: mkdocs counts only the warnings that it prints
 docs: setup  ## The documentation as a site, in build/site; a broken link or name is an error.
 	$(PIP) -c constraints.txt -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 screenshot: setup  ## Draw the README's picture of a report (needs chromium): of RUN, by default the demo's.
 	$(BIN)/faithmeter report $(or $(RUN),runs/quickstart) --out build/screenshot
