@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-all test-browser screenshot check bench clean
+.PHONY: help setup demo test test-all test-browser docs screenshot check bench clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -38,6 +38,11 @@ test-all: setup  ## Every test, the slow ones too.
 test-browser: setup  ## The page and the report in a real browser (needs chromium and chromium-driver).
 	$(PIP) -c constraints.txt selenium
 	$(BIN)/python -m pytest -m browser
+
+# not --quiet: mkdocs counts only the warnings that it prints
+docs: setup  ## The documentation as a site, in build/site; a broken link or name is an error.
+	$(PIP) -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 screenshot: setup  ## Draw the README's picture of a report (needs chromium): of RUN, by default the demo's.
 	$(BIN)/faithmeter report $(or $(RUN),runs/quickstart) --out build/screenshot
