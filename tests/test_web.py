@@ -181,6 +181,31 @@ def test_many_people_at_once_get_the_answers_that_they_would_get_alone(server):
     assert together == alone
 
 
+def test_who_stalls_or_leaves_in_the_middle_of_a_question_does_not_hold_up_others(server, caplog):
+    head = (
+        "POST /explanations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
+    )
+    unfinished = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(8)]
+    for connection in unfinished:
+        connection.sendall(f'{head}{{"text": "'.encode())
+    for connection in unfinished[:4]:
+        connection.close()
+    for _ in range(4):  # and some never come back for their answer
+        server.ask("POST", "/explanations", {"text": "bad plot", "measures": ["beam"]})
+    states = []
+    ask = lambda: states.append(server.explain(text="good film", measures=["grad-l2"])["state"])  # noqa: E731
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert states == ["done"] * 8
+    for connection in unfinished[4:]:
+        connection.close()
+    assert server.ask("GET", "/rows/1")[0] == 200
+    assert not caplog.records  # leaving is no failure of the server
+
+
 # ---------------------------------------------------------------------------------------------------- the desk
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import jinja2
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -117,7 +117,8 @@ def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
         Route("/explanations/{number}", job, methods=["GET", "DELETE"]),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={InputError: refuse}), hosts)
+    handlers = {InputError: refuse, ClientDisconnect: refuse}  # who left reads nothing, and it is no failure
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts)
 
 
 async def _question(request: Request) -> dict[str, Any]:
@@ -169,12 +170,13 @@ class Guard:
 
 
 def twin(classifier: Classifier) -> Classifier:
-    """Return a classifier of the same weights whose modules are its own, so that threads do not meet in them."""
+    """Return a classifier of the same weights whose modules are its own: a pass changes them, and threads take turns
+    between passes.
+    """
     model = classifier.model
     weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     own = copy.copy(classifier)
     own.model = copy.deepcopy(model, weights)
-    own.tokenizer = copy.deepcopy(classifier.tokenizer)
     return own
 
 
