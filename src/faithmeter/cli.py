@@ -402,10 +402,7 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
 ) -> None:
     """Serve a page to explore a run's model: type a text, see which words decide, mask them and watch."""
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        Terminal(console).warn(f"everybody who reaches {host} can use this page; it asks for no password.")
-    console.print(f"The page is at http://{host}:{port} until you press Ctrl-C.", soft_wrap=True)
-    _jobs().serve(run, host=host, port=port)
+    _jobs().serve(run, host=host, port=port, reporter=Terminal(console))
 
 
 @app.command()
