@@ -191,6 +191,9 @@ _RunOption = Annotated[
 _MaskedBefore = Annotated[
     bool, typer.Option("--masked-before", help="For a MODEL: it has been fine-tuned on masked text already.")
 ]
+_MaxLength = Annotated[
+    int | None, typer.Option(min=1, help="For a MODEL: longest text in tokens; longer ones are cut.  [default: 512]")
+]
 
 
 def _run_of(
@@ -199,16 +202,23 @@ def _run_of(
     data: "DataSpec | None",
     run: Path | None,
     masked_before: bool,
+    max_length: int | None,
     reporter: Terminal,
 ) -> Path:
     """Return the run that a command is about, and make one of a model that came trained."""
     if data is None:
+        if run is not None or masked_before or max_length is not None:
+            raise InputError(
+                "--run, --masked-before and --max-length say how to make a run of a model, which needs --data or "
+                "--task too; a run keeps what it was made with."
+            )
         return Path(subject)
     path = run or Path("runs") / Path(subject).resolve().name
     if path.resolve() == Path(subject).resolve():
         raise InputError(f"{path} is the model itself: name another place for its run and results with --run.")
     known = path.exists()
-    adopted = jobs.adopt(path, subject, data, masked_before=masked_before, reporter=reporter)
+    length = {} if max_length is None else {"max_length": max_length}
+    adopted = jobs.adopt(path, subject, data, masked_before=masked_before, **length, reporter=reporter)
     if not known:
         print_performance(adopted)
     return path
@@ -276,10 +286,11 @@ def check(
     rows: Annotated[int, typer.Option(min=4, help="Validation rows to fit the test on, drawn at random.")] = 6000,
     run: _RunOption = None,
     masked_before: _MaskedBefore = False,
+    max_length: _MaxLength = None,
 ) -> None:
     """Ask whether masking is in-distribution for a model: MaSF, fitted on the validation split."""
     jobs, reporter = _jobs(), Terminal(console)
-    path = _run_of(jobs, subject, data, run, masked_before, reporter)
+    path = _run_of(jobs, subject, data, run, masked_before, max_length, reporter)
     verdicts = jobs.check(path, form=form, rows=rows, reporter=reporter)
     print_check(verdicts, jobs.summary(verdicts, path / "model") if form == "calibrated" else None)
 
@@ -306,6 +317,7 @@ def measure(
     ] = False,
     run: _RunOption = None,
     masked_before: _MaskedBefore = False,
+    max_length: _MaxLength = None,
 ) -> None:
     """Measure how faithful importance measures are: ACU and RACU with intervals. Goes on where it was stopped."""
     jobs, reporter = _jobs(), Terminal(console)
@@ -321,7 +333,7 @@ def measure(
     )
     if run is not None and len(subjects) > 1:
         raise InputError("--run is the place for one model; give several models one by one, then their runs together.")
-    paths = [_run_of(jobs, subject, data, run, masked_before, reporter) for subject in subjects]
+    paths = [_run_of(jobs, subject, data, run, masked_before, max_length, reporter) for subject in subjects]
     measured = []
     for path in paths:
         if len(paths) > 1:

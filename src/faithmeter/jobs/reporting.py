@@ -128,7 +128,8 @@ def _commands(run: Run) -> list[str]:
         for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
     ]
     if config.training is None:
-        extra = ["--run", path, *(["--masked-before"] if config.masked_before else [])]
+        extra = ["--run", path, "--max-length", str(config.max_length)]
+        extra += ["--masked-before"] if config.masked_before else []
         made = _command("check", config.model, *data, *extra, *_check_options(run))
         return [made, *_measure_command(run)]
     options = [
