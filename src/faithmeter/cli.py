@@ -208,17 +208,15 @@ def _run_of(
     """Return the run that a command is about, and make one of a model that came trained."""
     if data is None:
         if run is not None or masked_before or max_length is not None:
-            raise InputError(
-                "--run, --masked-before and --max-length say how to make a run of a model, which needs --data or "
-                "--task too; a run keeps what it was made with."
-            )
+            said = "--run, --masked-before and --max-length say how to make a run of a model with --data or --task"
+            raise InputError(f"{said}; a run keeps what it was made with.")
         return Path(subject)
     path = run or Path("runs") / Path(subject).resolve().name
     if path.resolve() == Path(subject).resolve():
         raise InputError(f"{path} is the model itself: name another place for its run and results with --run.")
     known = path.exists()
-    length = {} if max_length is None else {"max_length": max_length}
-    adopted = jobs.adopt(path, subject, data, masked_before=masked_before, **length, reporter=reporter)
+    settings = {"masked_before": masked_before, "max_length": max_length or 512}
+    adopted = jobs.adopt(path, subject, data, **settings, reporter=reporter)
     if not known:
         print_performance(adopted)
     return path
