@@ -7,19 +7,23 @@ import shutil
 import xml.etree.ElementTree as ET
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from conftest import sentiment_rows
 from scipy import stats
 from test_heat_map import read
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measure, report, train
+from faithmeter.explanation import explain_text
 from faithmeter.files import write_jsonl
+from faithmeter.importance import as_measure
 from faithmeter.jobs import MeasureOptions
 from faithmeter.jobs.reporting import _commands, _examples
 from faithmeter.jobs.summarising import confidence_of_pairs
 from faithmeter.reports import figures, words
 from faithmeter.reports.card import model_card
 from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
+from faithmeter.results import most_faithful
 
 NASTY = "</script><img src=x onerror=alert(1)>\u202e"
 
@@ -261,3 +265,30 @@ def test_examples_are_about_the_class_that_was_measured(measured):
     found = _examples(measured, measured.results)
     assert [example.reason for example in found] == ["Most faithful.", "Middling.", "Least faithful."]
     assert all(one.target == example.gold for example in found for one in example.explanations)
+
+
+def test_the_area_shown_with_an_example_is_the_one_it_was_picked_by(measured):
+    stored = pyarrow.parquet.read_table(measured.path / "observations.parquet").to_pylist()
+    areas = {(one["row"], one["measure"]): one["acu"] for one in stored}
+    best = most_faithful(measured.results)
+    ranked = sorted((row for row, name in areas if name == best), key=lambda row: -areas[row, best])
+    test, settings = measured.data().test, measured.measurement_settings
+    found = _examples(measured, measured.results)
+    for example, row in zip(found, (ranked[0], ranked[15], ranked[-1]), strict=True):
+        names = [one.measure for one in example.explanations]
+        assert [one.acu for one in example.explanations] == pytest.approx(
+            [areas[row, name] for name in names], abs=1e-6
+        )
+        assert {one.random_curve for one in example.explanations} == {example.explanations[0].random_curve}
+        # it is the area of the curves that are drawn with it, because they repeat the measurement's draws
+        again = explain_text(
+            measured.classifier(),
+            test[row]["text"],
+            measures=[as_measure(name) for name in names],
+            target=example.gold,
+            seed=settings["seed"],
+            row=row,
+            random_runs=2,
+        )
+        assert [one.acu for one in again] == pytest.approx([areas[row, name] for name in names], abs=1e-6)
+        assert [one.curve for one in again] == [one.curve for one in example.explanations]

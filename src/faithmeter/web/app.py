@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
-from faithmeter.explanation import Explanation, explain_texts
+from faithmeter.explanation import Explanation, explain_text
 from faithmeter.heat_map import heat_map, visible
 from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
 from faithmeter.run import Run
@@ -86,14 +86,17 @@ def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
         if target != "predicted" and target not in config.labels:
             raise InputError(f"There is no class {target!r}.")
         chosen = [as_measure(str(name)) for name in question.get("measures") or [best]][:2]
-        contexts = None if context is None else [str(context)]
 
         def work() -> list[dict[str, Any]]:
-            own = twin(classifier)
-            return [
-                shown(explain_texts(own, [text], contexts, measure=measure, target=target, masf=masf)[0])
-                for measure in chosen
-            ]
+            found = explain_text(
+                twin(classifier),
+                text,
+                None if context is None else str(context),
+                measures=chosen,
+                target=target,
+                masf=masf,
+            )
+            return [shown(one) for one in found]
 
         return JSONResponse({"job": desk.submit(work).number}, status_code=202)
 
