@@ -84,9 +84,12 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
     """Gather what is known of a model and task."""
     first, masf = runs[0], runs[0].in_distribution_test()
     rows = first.results if len(runs) == 1 else pool(runs)
+    config = first.config
     return Subject(
         title=title,
-        metric=first.config.metric,
+        start=repr((config.model, config.data, config.fingerprint)),
+        how=title.removeprefix(f"{config.subject}, "),
+        metric=config.metric,
         rows=rows,
         histories=[run.history for run in runs],
         settings=_settings(runs),

@@ -26,9 +26,14 @@ class Example:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is reported on: a model on a task, in one training or several with other seeds, pooled."""
+    """What is reported on: a model on a task, in one training or several with other seeds, pooled.
+
+    `start` names the model and the data that a training started from, `how` the way it went.
+    """
 
     title: str
+    start: str
+    how: str
     metric: str
     rows: Rows
     histories: Sequence[Rows]
@@ -64,7 +69,7 @@ class Section:
 
 def sections(subjects: Sequence[Subject]) -> list[Section]:
     """Return a report's sections: of each subject, after a comparison where there are several."""
-    found = [] if len(subjects) == 1 else [_comparison(subjects)]
+    found = [] if len(subjects) == 1 else [_comparison(subjects), *_trainings(subjects)]
     for number, subject in enumerate(subjects):
         own = _of_subject(subject, f"{number + 1}-" if len(subjects) > 1 else "")
         found += own if len(subjects) == 1 else [Section(subject.title, level=1), *own]
@@ -74,10 +79,47 @@ def sections(subjects: Sequence[Subject]) -> list[Section]:
 def _comparison(subjects: Sequence[Subject]) -> Section:
     """Return RACU of every measure, a column a subject (FMM Tables 1 and 11)."""
     every = dict.fromkeys(name for subject in subjects for name in figures.measures(subject.rows))
-    cells = [[name, *(words.number(words.find(subject.rows, "racu", name)) for subject in subjects)] for name in every]
+    measured = [subject for subject in subjects if figures.measures(subject.rows)]
+    cells = [[name, *(words.number(words.find(subject.rows, "racu", name)) for subject in measured)] for name in every]
     best = [f"{subject.title}: {words.verdict(subject.rows)[0]}" for subject in subjects]
-    columns = ["measure", *(subject.title for subject in subjects)]
-    return Section("In short", best, [Table("racu", "RACU with 95 % intervals, by model and data", columns, cells)])
+    columns = ["measure", *(subject.title for subject in measured)]
+    table = Table("racu", "RACU with 95 % intervals, by model and data", columns, cells)
+    return Section("In short", best, [table] if measured else [])
+
+
+def _trainings(subjects: Sequence[Subject]) -> list[Section]:
+    """Return how well each model does by the ways in which it was trained, where there are several (FMM Figs. 2, 3)."""
+    groups: dict[str, list[Subject]] = {}
+    for subject in subjects:
+        groups.setdefault(subject.start, []).append(subject)
+    return [
+        _performance(same, f"{number}-" if number > 1 else "")
+        for number, same in enumerate((same for same in groups.values() if len(same) > 1), 1)
+    ]
+
+
+def _performance(same: Sequence[Subject], prefix: str) -> Section:
+    """Return how well a model does, with a table where it was trained in several ways."""
+    metric, rows = same[0].metric, {subject.how: subject.rows for subject in same}
+    seeds = any(row["over"] == "seeds" for of_one in rows.values() for row in of_one)
+    said = f"{metric} on the test texts" + (", with 95 % intervals over trainings." if seeds else ".")
+    cells = [
+        [how, *(words.number(words.find(of_one, "performance", None, ratio), 3) for ratio in figures.MASKED)]
+        for how, of_one in rows.items()
+    ]
+    cells.append(["class majority", *[words.number(words.find(same[0].rows, "majority"), 3)] * len(figures.MASKED)])
+    several = len(same) > 1
+    name = f"{prefix}trainings" if several else f"{prefix}performance"
+    of = f", {same[0].title.removesuffix(f', {same[0].how}')}, by how it was trained" if several else ""
+    return Section(
+        f"How well the model does{of}",
+        [
+            "A model that understands masks loses nothing unmasked, and answers about as well as the class majority "
+            "when everything is masked."
+        ],
+        [Table(name, said, ("training", *figures.MASKED.values()), cells)] if several else [],
+        [_drawn("", name, said, lambda: figures.performance(rows, metric))],
+    )
 
 
 def _of_subject(subject: Subject, prefix: str) -> list[Section]:
@@ -88,17 +130,7 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     if figures.measures(rows):
         found += _measured(subject, prefix)
     found += _checked(subject, prefix)
-    found.append(
-        Section(
-            "How well the model does",
-            [
-                "A model that understands masks loses nothing unmasked, and answers about as well as the class "
-                "majority when everything is masked."
-            ],
-            figures=[_drawn(prefix, "performance", "Performance on the test texts.",
-                            lambda: figures.performance(rows, subject.metric))],
-        )
-    )  # fmt: skip
+    found.append(_performance([subject], prefix))
     if any(subject.histories):
         found.append(
             Section(

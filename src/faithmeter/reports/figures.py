@@ -20,6 +20,8 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B
 DASHES = ("-", "--", "-.", ":")
 RANDOM = "#888888"
 INK = "#010203"  # stands for the page's own text colour, so that figures follow its dark mode
+WAYS = ("masked", "plain", "only-masking")  # of training, in the order of their colours
+MASKED = {0.0: "nothing masked", 0.5: "half masked", 1.0: "all masked"}
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
     "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8, "svg.fonttype": "none",
@@ -126,18 +128,29 @@ def p_values(rows: Rows) -> Figure:
     return figure
 
 
-def performance(rows: Rows, metric: str) -> Figure:
-    """Draw the performance unmasked, half and fully masked beside the class majority (FMM Figs. 2 and 3)."""
-    figure, (axes,) = _figure(6.5, 2.2)
-    found = sorted(_of(rows, "performance"), key=lambda row: -row["masking_ratio"])
-    names = {0.0: "nothing masked", 0.5: "half masked", 1.0: "all masked"}
-    places = axes.barh(
-        [names[row["masking_ratio"]] for row in found], [row["value"] for row in found], color=PALETTE[0]
-    )
-    axes.bar_label(places, fmt="%.3f", padding=3)
-    for row in _of(rows, "majority"):
-        axes.axvline(row["value"], color=PALETTE[1], linewidth=1.5, linestyle="--", label="class majority")
-        axes.legend(loc="upper left", bbox_to_anchor=(0, 1.25))
+def performance(trainings: Mapping[str, Rows], metric: str) -> Figure:
+    """Draw the performance unmasked, half and fully masked beside the class majority (FMM Figs. 2 and 3).
+
+    `trainings` are rows by the way in which the same model was trained; of one or of several, side by side.
+    """
+    figure, (axes,) = _figure(6.5, 1.3 + 0.75 * len(trainings))
+    thick = 0.8 / len(trainings)
+    for number, (how, rows) in enumerate(trainings.items()):
+        at = {ratio: place + thick * (number - (len(trainings) - 1) / 2) for place, ratio in enumerate(MASKED)}
+        found = [(at[row["masking_ratio"]], row) for row in _of(rows, "performance")]
+        colour = PALETTE[(WAYS.index(how) if how in WAYS else len(WAYS) + number) % len(PALETTE)]
+        axes.barh([y for y, _ in found], [row["value"] for _, row in found], 0.9 * thick, color=colour, label=how)
+        for y, row in found:
+            end = row["value"]
+            if row["low"] is not None:
+                axes.plot([row["low"], row["high"]], [y, y], color=INK, linewidth=1.5)
+                end = max(end, row["high"])
+            axes.annotate(f"{row['value']:.3f}", (end, y), xytext=(4, 0), textcoords="offset points", va="center")
+    for row in _of(next(iter(trainings.values())), "majority"):
+        axes.axvline(row["value"], color=RANDOM, linewidth=1.5, linestyle="--", label="class majority")
+    axes.set_yticks(range(len(MASKED)), list(MASKED.values()))
+    axes.invert_yaxis()
+    figure.legend(loc="outside upper left", ncols=4)
     axes.set_xlabel(metric)
     return figure
 
