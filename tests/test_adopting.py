@@ -61,7 +61,10 @@ def test_a_model_is_judged_with_its_classes_in_its_own_order(trained, turned, da
     assert run.config.labels == ("POSITIVE", "NEGATIVE")
     assert run.classifier().labels == ("POSITIVE", "NEGATIVE")
     for ratio in (0.0, 1.0):
-        assert find(run.results, "performance", ratio) == find(trained.results, "performance", ratio)
+        assert (
+            find(run.results, "performance", ratio=ratio)["value"]
+            == find(trained.results, "performance", ratio=ratio)["value"]
+        )
     assert run.data().labels == ("POSITIVE", "NEGATIVE")  # found again with the order of the run
     assert not run.config.knows_masks
 
@@ -86,7 +89,9 @@ def test_training_goes_on_from_a_trained_model_with_its_head_and_classes(trained
     options = TrainingOptions(epochs=1, learning_rate=1e-9)
     run = train(tmp_path / "onward", data, str(turned), options, reporter=heard)
     assert any("its head and its classes (POSITIVE, NEGATIVE) stay" in line for line in heard.said)
-    assert find(run.results, "performance", 0.0) == find(trained.results, "performance", 0.0)
+    assert (
+        find(run.results, "performance", ratio=0.0)["value"] == find(trained.results, "performance", ratio=0.0)["value"]
+    )
 
 
 def test_other_classes_are_learnt_anew_and_said(trained, tmp_path):

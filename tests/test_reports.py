@@ -310,7 +310,7 @@ def test_ways_of_training_the_same_model_stand_side_by_side(measured, tmp_path):
     assert lines[0] == ["training", "nothing masked", "half masked", "all masked"]
     assert [line[0] for line in lines[1:]] == ["masked", "plain", "class majority"]
     assert lines[2][3] == "0.750 (0.700–0.800)"  # over its two seeds
-    majority = find(measured.results, "majority")
+    majority = find(measured.results, "majority")["value"]
     assert lines[3][1:] == [f"{majority:.3f}"] * 3
     text = read(page.read_text()).text
     assert "How well the model does, small on rows, by how it was trained" in text

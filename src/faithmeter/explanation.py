@@ -75,8 +75,12 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """Show the text coloured in a notebook."""
-        spans = [(word.start, word.end, word.importance) for word in self.words]
-        return f"<p>{heat_map(self.text, spans)}</p><p><small>{visible(self._says())}</small></p>"
+        return f"<p>{self.coloured()}</p><p><small>{visible(self._says())}</small></p>"
+
+    def coloured(self, *, tokens: bool = False, end: int | None = None) -> str:
+        """Return the text, up to `end`, as HTML with its words coloured by importance, or its tokens."""
+        pieces = self.tokens if tokens else self.words
+        return heat_map(self.text[:end], [(piece.start, piece.end, piece.importance) for piece in pieces])
 
     def _says(self) -> str:
         return f"{self.predicted}, p({self.target}) = {self.probability:.3f}, by {self.measure}, ACU {self.acu:.3f}"

@@ -82,8 +82,9 @@ def adopt(
         run.store_model(classifier)
         test = encode(classifier, splits.test, "test", reporter)
         store_performance(run, np.array(splits.train["label"]), test, reporter)
+    rows = Run(path).results
     unmasked, majority = (
-        find(Run(path).results, kind, ratio) for kind, ratio in (("performance", 0.0), ("majority", None))
+        find(rows, kind, ratio=at)["value"] for kind, at in (("performance", 0.0), ("majority", None))
     )
     if unmasked <= majority:
         reporter.warn(

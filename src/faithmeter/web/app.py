@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.explanation import Explanation, explain_text
-from faithmeter.heat_map import heat_map, visible
+from faithmeter.heat_map import visible
 from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
 from faithmeter.run import Run
 from faithmeter.small_curve import small_curve
@@ -186,12 +186,7 @@ def twin(classifier: Classifier) -> Classifier:
 def shown(explanation: Explanation) -> dict[str, Any]:
     """Return an explanation as the page shows it: texts as HTML that cannot do anything, numbers as numbers."""
     # the model reads no further than its last token
-    end = max((token.end for token in explanation.tokens), default=0)
-    text = explanation.text[: max(end, LONGEST_SHOWN)]
-    levels = {
-        name: heat_map(text, [(piece.start, piece.end, piece.importance) for piece in pieces])
-        for name, pieces in (("words", explanation.words), ("tokens", explanation.tokens))
-    }
+    end = max(LONGEST_SHOWN, *(token.end for token in explanation.tokens), 0)
     parts = [
         {number for number, token in enumerate(explanation.tokens) if word.start <= token.start < word.end}
         for word in explanation.words
@@ -202,10 +197,11 @@ def shown(explanation: Explanation) -> dict[str, Any]:
         "acu": explanation.acu,
         "racu": explanation.racu,
         "p_value": explanation.p_value,
-        "left_out": len(explanation.text) > len(text),
+        "left_out": len(explanation.text) > end,
         "curve": small_curve(explanation.curve, explanation.random_curve, visible(explanation.measure)),
         "random": explanation.random_curve,
-        **levels,
+        "words": explanation.coloured(end=end),
+        "tokens": explanation.coloured(tokens=True, end=end),
         "steps": [
             {
                 "tokens": step.masked,
