@@ -65,8 +65,10 @@ def main() -> None:
     for name, (data, strategies, seeds) in study(arguments.data_dir).items():
         for strategy, options in strategies.items():
             runs = [trained(arguments.runs / f"{name}-{strategy}-{s}", data, options, s) for s in range(seeds)]
-            values = np.array([[find(run.results, "performance", ratio) for ratio in RATIOS] for run in runs])
-            majorities[name] = find(runs[0].results, "majority")
+            values = np.array(
+                [[find(run.results, "performance", ratio=ratio)["value"] for ratio in RATIOS] for run in runs]
+            )
+            majorities[name] = find(runs[0].results, "majority")["value"]
             curves[name, strategy] = values.mean(axis=0)
             each = [" / ".join(f"{value:.3f}" for value in column) for column in values.T]
             cells = [

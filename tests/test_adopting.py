@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, adopt, train
 from faithmeter.jobs import adopting
+from faithmeter.jobs.reporting import _commands
 from faithmeter.progress import Silent
 from faithmeter.results import find
 
@@ -60,7 +61,10 @@ def test_a_model_is_judged_with_its_classes_in_its_own_order(trained, turned, da
     assert run.config.labels == ("POSITIVE", "NEGATIVE")
     assert run.classifier().labels == ("POSITIVE", "NEGATIVE")
     for ratio in (0.0, 1.0):
-        assert find(run.results, "performance", ratio) == find(trained.results, "performance", ratio)
+        assert (
+            find(run.results, "performance", ratio=ratio)["value"]
+            == find(trained.results, "performance", ratio=ratio)["value"]
+        )
     assert run.data().labels == ("POSITIVE", "NEGATIVE")  # found again with the order of the run
     assert not run.config.knows_masks
 
@@ -70,8 +74,10 @@ def test_the_same_model_and_data_is_the_same_run_and_another_is_refused(turned, 
     written = (first.path / "results.jsonl").stat().st_mtime_ns
     again = adopt(tmp_path / "run", str(turned), data)
     assert (again.path / "results.jsonl").stat().st_mtime_ns == written
-    with pytest.raises(InputError, match="another model, data or settings"):
+    with pytest.raises(InputError, match="another masked before"):
         adopt(tmp_path / "run", str(turned), data, masked_before=True)
+    with pytest.raises(InputError, match="another max length"):
+        adopt(tmp_path / "run", str(turned), data, max_length=4)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     with pytest.raises(InputError, match="nothing is overwritten"):
@@ -83,7 +89,9 @@ def test_training_goes_on_from_a_trained_model_with_its_head_and_classes(trained
     options = TrainingOptions(epochs=1, learning_rate=1e-9)
     run = train(tmp_path / "onward", data, str(turned), options, reporter=heard)
     assert any("its head and its classes (POSITIVE, NEGATIVE) stay" in line for line in heard.said)
-    assert find(run.results, "performance", 0.0) == find(trained.results, "performance", 0.0)
+    assert (
+        find(run.results, "performance", ratio=0.0)["value"] == find(trained.results, "performance", ratio=0.0)["value"]
+    )
 
 
 def test_other_classes_are_learnt_anew_and_said(trained, tmp_path):
@@ -137,6 +145,18 @@ def test_the_command_line_takes_a_model_in_place_of_a_run(turned, data, tmp_path
     assert (code, "is a model, not a run" in printed) == (2, True)
     code, printed = faithmeter("train", tmp_path / "run", "--resume")
     assert (code, "nothing to resume" in printed) == (2, True)
+
+
+def test_the_command_line_cuts_the_texts_of_a_model_and_says_so_in_the_report(turned, data, tmp_path, faithmeter):
+    where = ("--data", data.data, "--run", tmp_path / "run")
+    code, printed = faithmeter("check", turned, *where, "--max-length", 4)
+    assert (code, "cut" in printed) == (0, True), printed
+    assert Run(tmp_path / "run").classifier().max_length == 4
+    assert "--max-length 4" in _commands(Run(tmp_path / "run"))[0]
+    code, printed = faithmeter("measure", turned, *where)
+    assert (code, "another max length" in printed) == (2, True)
+    code, printed = faithmeter("check", tmp_path / "run", "--max-length", 4)
+    assert (code, "a run keeps what it was made with" in printed) == (2, True)
 
 
 def test_the_command_line_pools_runs(trained, tmp_path, faithmeter):

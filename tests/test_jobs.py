@@ -301,7 +301,17 @@ def test_the_command_line_checks_and_measures(run, faithmeter):
     assert code == 0, printed
     assert printed.index("RACU") < printed.index("loo-abs")
     code, printed = faithmeter("check", run.path)
-    assert (code, "was measured with the test it has" in printed) == (2, True)
+    assert (code, "was measured with the in-distribution test it has" in printed) == (2, True)
+
+
+def test_a_run_that_was_measured_without_a_test_is_told_so_when_it_is_checked(run):
+    measure(run.path, MeasureOptions(measures=("loo-abs",), rows=5, random_runs=1, without_check=True))
+    with pytest.raises(
+        InputError, match=r"was measured without an in-distribution test.*Remove .*measurements first, then check"
+    ):
+        check(run.path)
+    shutil.rmtree(run.measurements)
+    assert check(run.path)
 
 
 def test_the_papers_form_gives_shares_but_no_verdict(run, faithmeter):

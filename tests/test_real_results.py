@@ -23,7 +23,7 @@ def accuracy_on(run: Run, splits) -> float:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_quick_start_learns_babi_1_and_does_as_well_on_the_published_questions(tmp_path, shared, seed, data_seed):
     run = train(tmp_path / "run", DataSpec(task="babi-1", seed=data_seed), "small", TrainingOptions(seed=seed))
-    generated = find(run.results, "performance", 0.0)
+    generated = find(run.results, "performance", ratio=0.0)["value"]
     assert generated >= 0.98
     published = accuracy_on(run, load_splits(DataSpec(task="babi-1", data_dir=str(shared))))
     assert abs(published - generated) <= 0.01
@@ -38,8 +38,8 @@ def test_only_a_model_trained_with_masks_answers_the_majority_when_everything_is
     for strategy in ("plain", "masked"):
         options = TrainingOptions(strategy=strategy, epochs=1, learning_rate=1e-4, batch_size=32)
         run = train(tmp_path / strategy, data, "minilm", options)
-        performance_at_100[strategy] = find(run.results, "performance", 1.0)
-        majority = find(run.results, "majority")
+        performance_at_100[strategy] = find(run.results, "performance", ratio=1.0)["value"]
+        majority = find(run.results, "majority")["value"]
     assert abs(performance_at_100["masked"] - majority) <= 0.03
     assert performance_at_100["plain"] < majority - 0.2
 

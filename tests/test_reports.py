@@ -7,19 +7,23 @@ import shutil
 import xml.etree.ElementTree as ET
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from conftest import sentiment_rows
 from scipy import stats
 from test_heat_map import read
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measure, report, train
+from faithmeter.explanation import explain_text
 from faithmeter.files import write_jsonl
+from faithmeter.importance import as_measure
 from faithmeter.jobs import MeasureOptions
 from faithmeter.jobs.reporting import _commands, _examples
 from faithmeter.jobs.summarising import confidence_of_pairs
 from faithmeter.reports import figures, words
 from faithmeter.reports.card import model_card
 from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
+from faithmeter.results import find, most_faithful
 
 NASTY = "</script><img src=x onerror=alert(1)>\u202e"
 
@@ -261,3 +265,69 @@ def test_examples_are_about_the_class_that_was_measured(measured):
     found = _examples(measured, measured.results)
     assert [example.reason for example in found] == ["Most faithful.", "Middling.", "Least faithful."]
     assert all(one.target == example.gold for example in found for one in example.explanations)
+
+
+def test_the_area_shown_with_an_example_is_the_one_it_was_picked_by(measured):
+    stored = pyarrow.parquet.read_table(measured.path / "observations.parquet").to_pylist()
+    areas = {(one["row"], one["measure"]): one["acu"] for one in stored}
+    best = most_faithful(measured.results)
+    ranked = sorted((row for row, name in areas if name == best), key=lambda row: -areas[row, best])
+    test, settings = measured.data().test, measured.measurement_settings
+    found = _examples(measured, measured.results)
+    for example, row in zip(found, (ranked[0], ranked[15], ranked[-1]), strict=True):
+        names = [one.measure for one in example.explanations]
+        assert [one.acu for one in example.explanations] == pytest.approx(
+            [areas[row, name] for name in names], abs=1e-6
+        )
+        assert {one.random_curve for one in example.explanations} == {example.explanations[0].random_curve}
+        # it is the area of the curves that are drawn with it, because they repeat the measurement's draws
+        again = explain_text(
+            measured.classifier(),
+            test[row]["text"],
+            measures=[as_measure(name) for name in names],
+            target=example.gold,
+            seed=settings["seed"],
+            row=row,
+            random_runs=2,
+        )
+        assert [one.acu for one in again] == pytest.approx([areas[row, name] for name in names], abs=1e-6)
+        assert [one.curve for one in again] == [one.curve for one in example.explanations]
+
+
+def test_ways_of_training_the_same_model_stand_side_by_side(measured, tmp_path):
+    paths, seeds = [measured.path], {("masked", 7): 0.9, ("plain", 0): 0.7, ("plain", 7): 0.8}
+    for (strategy, seed), value in seeds.items():
+        path = shutil.copytree(measured.path, tmp_path / f"{strategy}-{seed}", ignore=shutil.ignore_patterns("meas*"))
+        config = json.loads((path / "config.json").read_text())
+        config["training"] |= {"strategy": strategy, "seed": seed, "epochs": 6 if strategy == "masked" else 2}
+        (path / "config.json").write_text(json.dumps(config))
+        rows = [row for row in measured.results if row["kind"] in ("performance", "majority")]
+        rows = [{**row, "value": value} if row["masking_ratio"] == 1.0 else row for row in rows]
+        write_jsonl(path / "results.jsonl", rows)
+        paths.append(path)
+    (page, *_) = report(paths[:1] + paths[2:], tmp_path / "out", formats=("html", "csv"), examples=False)
+    lines = list(csv.reader((tmp_path / "out" / "trainings.csv").read_text().splitlines()))
+    assert lines[0] == ["training", "nothing masked", "half masked", "all masked"]
+    assert [line[0] for line in lines[1:]] == ["masked", "plain", "class majority"]
+    assert lines[2][3] == "0.750 (0.700–0.800)"  # over its two seeds
+    majority = find(measured.results, "majority")["value"]
+    assert lines[3][1:] == [f"{majority:.3f}"] * 3
+    text = read(page.read_text()).text
+    assert "How well the model does, small on rows, by how it was trained" in text
+    # what was not measured is no column among the measures
+    assert next(csv.reader((tmp_path / "out" / "racu.csv").read_text().splitlines())) == [
+        "measure",
+        "small on rows, masked",
+    ]
+    report(paths[:1], tmp_path / "alone", formats=("csv",), examples=False)
+    assert not (tmp_path / "alone" / "trainings.csv").exists()
+
+
+def test_other_data_is_no_other_way_of_training(measured, tmp_path):
+    path = shutil.copytree(measured.path, tmp_path / "other")
+    config = json.loads((path / "config.json").read_text())
+    config["fingerprint"] = "another"
+    config["training"] |= {"strategy": "plain"}
+    (path / "config.json").write_text(json.dumps(config))
+    report([measured.path, path], tmp_path / "out", formats=("csv",), examples=False)
+    assert not (tmp_path / "out" / "trainings.csv").exists()

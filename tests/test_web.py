@@ -156,6 +156,31 @@ def test_other_sites_cannot_ask(server):
     assert server.ask("GET", "/rows/1", Host=f"localhost:{server.port}")[0] == 200
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", ""])
+def test_an_address_that_stands_for_every_one_is_refused_in_words(run, faithmeter, host):
+    code, printed = faithmeter("serve", run.path, "--host", host)
+    assert (code, "Name the one address or host name that people will type" in printed) == (2, True)
+    assert "The page is at" not in printed
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("127.0.0.1", "127.0.0.1"), ("localhost", "localhost"), ("::1", "[::1]"), ("192.168.1.20", "192.168.1.20"),
+     ("fd00::20", "[fd00::20]"), ("Desk.local", "desk.local")],
+)  # fmt: skip
+def test_a_named_host_is_answered_under_its_own_name(run, faithmeter, monkeypatch, host, name):
+    served = {}
+    monkeypatch.setattr(uvicorn, "run", lambda app, **options: served.update(app=app, **options))
+    code, printed = faithmeter("serve", run.path, "--host", host, "--port", 8123)
+    assert (code, f"The page is at http://{name}:8123" in printed) == (0, True), printed
+    assert served["host"] == host
+    live = Server(served["app"])
+    assert live.ask("GET", "/rows/1", Host=f"{name}:8123")[0] == 200
+    assert live.ask("GET", "/rows/1", Host="0.0.0.0:8123")[0] == 421
+    live.server.should_exit = True
+    live.thread.join(10)
+
+
 def test_long_work_can_be_cancelled_and_does_not_hold_up_a_quick_question(server):
     long = " ".join(["good film story plot"] * 40)
     job = server.ask("POST", "/explanations", {"text": long, "measures": ["beam"]})[2]["job"]
@@ -179,6 +204,31 @@ def test_many_people_at_once_get_the_answers_that_they_would_get_alone(server):
     for thread in threads:
         thread.join(120)
     assert together == alone
+
+
+def test_who_stalls_or_leaves_in_the_middle_of_a_question_does_not_hold_up_others(server, caplog):
+    head = (
+        "POST /explanations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
+    )
+    unfinished = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(8)]
+    for connection in unfinished:
+        connection.sendall(f'{head}{{"text": "'.encode())
+    for connection in unfinished[:4]:
+        connection.close()
+    for _ in range(4):  # and some never come back for their answer
+        server.ask("POST", "/explanations", {"text": "bad plot", "measures": ["beam"]})
+    states = []
+    ask = lambda: states.append(server.explain(text="good film", measures=["grad-l2"])["state"])  # noqa: E731
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert states == ["done"] * 8
+    for connection in unfinished[4:]:
+        connection.close()
+    assert server.ask("GET", "/rows/1")[0] == 200
+    assert not caplog.records  # leaving is no failure of the server
 
 
 # ---------------------------------------------------------------------------------------------------- the desk

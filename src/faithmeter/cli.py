@@ -133,6 +133,9 @@ _RunOption = Annotated[
 _MaskedBefore = Annotated[
     bool, typer.Option("--masked-before", help="For a MODEL: it has been fine-tuned on masked text already.")
 ]
+_MaxLength = Annotated[
+    int | None, typer.Option(min=1, help="For a MODEL: longest text in tokens; longer ones are cut.  [default: 512]")
+]
 
 
 def _run_of(
@@ -141,16 +144,21 @@ def _run_of(
     data: "DataSpec | None",
     run: Path | None,
     masked_before: bool,
+    max_length: int | None,
     reporter: Terminal,
 ) -> Path:
     """Return the run that a command is about, and make one of a model that came trained."""
     if data is None:
+        if run is not None or masked_before or max_length is not None:
+            said = "--run, --masked-before and --max-length say how to make a run of a model with --data or --task"
+            raise InputError(f"{said}; a run keeps what it was made with.")
         return Path(subject)
     path = run or Path("runs") / Path(subject).resolve().name
     if path.resolve() == Path(subject).resolve():
         raise InputError(f"{path} is the model itself: name another place for its run and results with --run.")
     known = path.exists()
-    adopted = jobs.adopt(path, subject, data, masked_before=masked_before, reporter=reporter)
+    settings = {"masked_before": masked_before, "max_length": max_length or 512}
+    adopted = jobs.adopt(path, subject, data, **settings, reporter=reporter)
     if not known:
         print_performance(adopted)
     return path
@@ -226,10 +234,11 @@ def check(
     rows: Annotated[int, typer.Option(min=4, help="Validation rows to fit the test on, drawn at random.")] = 6000,
     run: _RunOption = None,
     masked_before: _MaskedBefore = False,
+    max_length: _MaxLength = None,
 ) -> None:
     """Ask whether masking is in-distribution for a model: MaSF, fitted on the validation split."""
     jobs, reporter = _jobs(), Terminal(console)
-    path = _run_of(jobs, subject, data, run, masked_before, reporter)
+    path = _run_of(jobs, subject, data, run, masked_before, max_length, reporter)
     verdicts = jobs.check(path, form=form, rows=rows, reporter=reporter)
     print_check(verdicts, jobs.summary(verdicts, path / "model") if form == "calibrated" else None)
 
@@ -256,6 +265,7 @@ def measure(
     ] = False,
     run: _RunOption = None,
     masked_before: _MaskedBefore = False,
+    max_length: _MaxLength = None,
 ) -> None:
     """Measure how faithful importance measures are: ACU and RACU with intervals. Goes on where it was stopped."""
     jobs, reporter = _jobs(), Terminal(console)
@@ -271,7 +281,7 @@ def measure(
     )
     if run is not None and len(subjects) > 1:
         raise InputError("--run is the place for one model; give several models one by one, then their runs together.")
-    paths = [_run_of(jobs, subject, data, run, masked_before, reporter) for subject in subjects]
+    paths = [_run_of(jobs, subject, data, run, masked_before, max_length, reporter) for subject in subjects]
     measured = []
     for path in paths:
         if len(paths) > 1:
@@ -352,10 +362,7 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
 ) -> None:
     """Serve a page to explore a run's model: type a text, see which words decide, mask them and watch."""
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        Terminal(console).warn(f"everybody who reaches {host} can use this page; it asks for no password.")
-    console.print(f"The page is at http://{host}:{port} until you press Ctrl-C.", soft_wrap=True)
-    _jobs().serve(run, host=host, port=port)
+    _jobs().serve(run, host=host, port=port, reporter=Terminal(console))
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """One text explained: importance a token and a word, the prediction, and how faithful this very explanation is."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from faithmeter.batch import TEXT, Batch
 from faithmeter.classifier import Classifier
-from faithmeter.faithfulness.curves import area_between_curves, masking_walk
+from faithmeter.faithfulness.curves import Floats, area_between_curves, masking_walk
 from faithmeter.heat_map import heat_map, visible
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
 from faithmeter.in_distribution import MaSF, simes
@@ -75,8 +75,12 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """Show the text coloured in a notebook."""
-        spans = [(word.start, word.end, word.importance) for word in self.words]
-        return f"<p>{heat_map(self.text, spans)}</p><p><small>{visible(self._says())}</small></p>"
+        return f"<p>{self.coloured()}</p><p><small>{visible(self._says())}</small></p>"
+
+    def coloured(self, *, tokens: bool = False, end: int | None = None) -> str:
+        """Return the text, up to `end`, as HTML with its words coloured by importance, or its tokens."""
+        pieces = self.tokens if tokens else self.words
+        return heat_map(self.text[:end], [(piece.start, piece.end, piece.importance) for piece in pieces])
 
     def _says(self) -> str:
         return f"{self.predicted}, p({self.target}) = {self.probability:.3f}, by {self.measure}, ACU {self.acu:.3f}"
@@ -97,14 +101,59 @@ def explain_texts(
     Needs no run: `explain_texts(Classifier(model, tokenizer), texts, measure="loo-signed")` takes a transformers model
     and tokenizer that you have, and leaves them as they were.
     """
-    measure = as_measure(measure)
-    encoded = classifier.encode(texts, contexts)
-    explanations = []
-    for row, text in enumerate(texts):
-        batch = encoded.batch([row])
-        context = None if contexts is None else contexts[row]
-        explanations.append(_explain(classifier, batch, text, context, measure, target, masf, seed))
-    return explanations
+    chosen = [as_measure(measure)]
+    return [
+        one
+        for row, text in enumerate(texts)
+        for one in explain_text(
+            classifier,
+            text,
+            None if contexts is None else contexts[row],
+            measures=chosen,
+            target=target,
+            masf=masf,
+            seed=seed,
+            row=row,
+        )
+    ]
+
+
+def explain_text(
+    classifier: Classifier,
+    text: str,
+    context: str | None = None,
+    *,
+    measures: Sequence[ImportanceMeasure],
+    target: str = "predicted",
+    masf: MaSF | None = None,
+    seed: int = 0,
+    row: int = 0,
+    random_runs: int = RANDOM_RUNS,
+) -> list[Explanation]:
+    """Explain one text by several measures, beside the same random masking.
+
+    All that is random comes from the seed and the dataset row: with those of a measurement, and as many random runs,
+    the areas are those that were measured.
+    """
+    encoded = classifier.encode([text], None if context is None else [context])
+    batch = replace(encoded.batch([0]), rows=torch.tensor([row]))
+    predicted = int(classifier.predict_with_features(batch)[0].argmax())
+    targets = torch.tensor([predicted if target == "predicted" else classifier.labels.index(target)])
+    baseline = _random_curve(classifier, batch, targets, seed, random_runs)
+    return [
+        _explain(classifier, batch, text, context, measure, predicted, targets, baseline, masf, seed)
+        for measure in measures
+    ]
+
+
+def _random_curve(classifier: Classifier, batch: Batch, targets: Tensor, seed: int, runs: int) -> Floats:
+    """Return the mean probability of the target at every step of masking at random."""
+    random, batch = IMPORTANCE_MEASURES["random"], batch.to(classifier.device)
+    walks = [step for run in range(runs) for step in masking_walk(classifier, batch, random, targets, seed=seed + run)]
+    masked = torch.cat([step.masked for step in walks])
+    logits = classifier.logits_of_masks(batch, torch.zeros(len(walks), dtype=torch.long), masked)
+    answers = logits.double().softmax(dim=-1)[:, int(targets)]
+    return answers.view(runs, -1).mean(dim=0).cpu().numpy()
 
 
 def _explain(
@@ -113,19 +162,16 @@ def _explain(
     text: str,
     context: str | None,
     measure: ImportanceMeasure,
-    target: str,
+    predicted: int,
+    targets: Tensor,
+    baseline: Floats,
     masf: MaSF | None,
     seed: int,
 ) -> Explanation:
-    predicted = int(classifier.predict_with_features(batch)[0].argmax())
-    targets = torch.tensor([predicted if target == "predicted" else classifier.labels.index(target)])
     importance = measure.explain(classifier, batch, targets, seed)
     walk = list(masking_walk(classifier, batch, measure, targets, seed=seed, importance=importance))
     answers, p_values = _follow(classifier, walk, masf)
     curve = answers[:, int(targets)].numpy()
-    random = IMPORTANCE_MEASURES["random"]
-    walks = [list(masking_walk(classifier, batch, random, targets, seed=seed + run)) for run in range(RANDOM_RUNS)]
-    baseline = np.mean([_follow(classifier, one, None)[0][:, int(targets)].numpy() for one in walks], axis=0)
     acu, racu = area_between_curves(curve, baseline)
     positions, tokens, words = _pieces(classifier, text, context, importance[0])
     steps = tuple(

@@ -4,6 +4,7 @@ torch's own path copies the bias into the output first and goes over it once mor
 time. The operator is the one that torch's compiler emits for the same layers; where it is not there, nothing changes.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +16,11 @@ from torch.nn.functional import gelu, linear
 from transformers.activations import GELUActivation
 
 from faithmeter.last_layer import touched
+
+# oneDNN keeps what it has compiled for 1,024 shapes, in a store of its own and in one of torch's. Texts have many
+# lengths, so that grows by hundreds of megabytes; a pass needs a few shapes only. Read at the first pass.
+for _store in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_store, "64")
 
 
 def _operator() -> Callable[..., Tensor] | None:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from faithmeter.results import find
+from faithmeter.results import find, number, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,8 @@ def print_performance(run: "Run") -> None:
     table.add_column("tokens masked")
     table.add_column(f"test {config.metric}", justify="right")
     for ratio, name in ((0.0, "none"), (0.5, "50 %, at random"), (1.0, "100 %")):
-        table.add_row(name, f"{find(rows, 'performance', ratio):.3f}")
-    table.add_row("class majority", f"{find(rows, 'majority'):.3f}")
+        table.add_row(name, f"{find(rows, 'performance', ratio=ratio)['value']:.3f}")
+    table.add_row("class majority", f"{find(rows, 'majority')['value']:.3f}")
     console.print(table)
     console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.", soft_wrap=True)
 
@@ -55,23 +55,22 @@ def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:
     table = Table(box=None)
     for column in ("measure", "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p", "runs" if pooled else "texts"):
         table.add_column(column, justify="left" if column == "measure" else "right", no_wrap=True)
-    found = sorted((row for row in rows if row["kind"] == "acu"), key=lambda row: -row["value"])
+    found = sorted(rows_of(rows, "acu"), key=lambda row: -row["value"])
     for acu in found:
-        own = [row for row in rows if row["measure"] == acu["measure"]]
-        racu, seconds = (next(row for row in own if row["kind"] == kind) for kind in ("racu", "seconds_per_text"))
-        out = [row["value"] for row in own if row["kind"] == "share_out_of_distribution"]
-        p_value = next((row["value"] for row in own if row["kind"] == "walk_p_value"), None)
+        name = acu["measure"]
+        out = [row["value"] for row in rows_of(rows, "share_out_of_distribution", name)]
+        p_value = find(rows, "walk_p_value", name)["value"]
         table.add_row(
-            acu["measure"],
-            _with_interval(acu),
-            _with_interval(racu),
-            f"{seconds['value']:.3f}",
+            name,
+            number(acu),
+            number(find(rows, "racu", name)),
+            f"{find(rows, 'seconds_per_text', name)['value']:.3f}",
             f"{100 * max(out):.0f} %" if out else "?",
             "?" if p_value is None else f"{p_value:.3f}",
             str(acu["n"]),
         )
     console.print(table)
-    spread = next(row["value"] for row in rows if row["kind"] == "random_spread")
+    spread = find(rows, "random_spread", "random")["value"]
     wander = (
         "; one run alone has no spread" if spread is None else f"; one of them wanders about it by ±{spread:.3f} in ACU"
     )
@@ -86,13 +85,6 @@ def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:
 
 def _number(value: float | None) -> str:
     return "none" if value is None or value != value else f"{value:.3f}"
-
-
-def _with_interval(row: dict[str, Any]) -> str:
-    if row["value"] is None:
-        return "none"
-    interval = "" if row["low"] is None else f" ({row['low']:.2f}–{row['high']:.2f})"
-    return f"{row['value']:.2f}{interval}"
 
 
 def print_explanation(explanation: "Explanation", tokens: bool) -> None:

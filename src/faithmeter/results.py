@@ -4,6 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
 
 @dataclass(frozen=True)
 class Result:
@@ -32,13 +35,31 @@ class Result:
         return {**asdict(self), "value": None if self.value != self.value else self.value}
 
 
-def find(rows: Sequence[dict[str, Any]], kind: str, masking_ratio: float | None = None) -> float:
-    """Return the value of the one row of this kind and ratio."""
-    (row,) = [row for row in rows if row["kind"] == kind and row["masking_ratio"] == masking_ratio]
-    return float(row["value"])
+def rows_of(rows: Rows, kind: str, measure: str | None = None) -> list[Row]:
+    """Return the rows of a kind that have a value, of one measure where it is named."""
+    return [
+        row
+        for row in rows
+        if row["kind"] == kind and row["value"] is not None and (measure is None or row["measure"] == measure)
+    ]
 
 
-def most_faithful(rows: Sequence[Mapping[str, Any]], among: Collection[str] | None = None) -> str | None:
+def find(rows: Rows, kind: str, measure: str | None = None, ratio: float | None = None) -> Row:
+    """Return the row of a kind, of a measure and at a masking ratio where it has them; one without value for none."""
+    wanted = (kind, measure, ratio)
+    found = (row for row in rows if (row["kind"], row["measure"], row["masking_ratio"]) == wanted)
+    return next(found, {"value": None, "low": None, "high": None, "over": None, "n": 0})
+
+
+def number(row: Row, digits: int = 2) -> str:
+    """Return a row's value with its interval."""
+    if row["value"] is None:
+        return "none"
+    interval = "" if row["low"] is None else f" ({row['low']:.{digits}f}–{row['high']:.{digits}f})"
+    return f"{row['value']:.{digits}f}{interval}"
+
+
+def most_faithful(rows: Rows, among: Collection[str] | None = None) -> str | None:
     """Return the measure whose ACU is surely the largest; None where nothing was measured. `among` limits the choice.
 
     By the lower end of its interval, so that a measure does not win by having been measured on a few texts only; one
@@ -48,7 +69,7 @@ def most_faithful(rows: Sequence[Mapping[str, Any]], among: Collection[str] | No
     if not areas:
         return None
 
-    def surely(row: Mapping[str, Any]) -> tuple[bool, float]:
+    def surely(row: Row) -> tuple[bool, float]:
         known = row["low"] is not None and row["low"] < row["high"]
         return known, row["low"] if known else row["value"]
 

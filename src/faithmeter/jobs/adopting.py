@@ -34,9 +34,20 @@ def adopt(
     reporter, path, model, data = reporter or Silent(), Path(path), absolute_model(model), absolute(data)
     if (path / "config.json").is_file():
         found = Run(path).config
-        if (found.model, found.data, found.masked_before, found.training) == (model, data, masked_before, None):
+        asked = {
+            "model": model,
+            "data": data,
+            "masked_before": masked_before,
+            "max_length": max_length,
+            "training": None,
+        }
+        differing = [name.replace("_", " ") for name, value in asked.items() if getattr(found, name) != value]
+        if not differing:
             return Run(path)
-        raise InputError(f"{path} is a run of another model, data or settings. Name another place with --run.")
+        raise InputError(
+            f"{path} is a run with another {' and '.join(differing)}. Ask as it was made, or name another place with "
+            "--run."
+        )
     refuse_existing(path)
     task = data.resolved()
     require_metric(task.metric)
@@ -71,8 +82,9 @@ def adopt(
         run.store_model(classifier)
         test = encode(classifier, splits.test, "test", reporter)
         store_performance(run, np.array(splits.train["label"]), test, reporter)
+    rows = Run(path).results
     unmasked, majority = (
-        find(Run(path).results, kind, ratio) for kind, ratio in (("performance", 0.0), ("majority", None))
+        find(rows, kind, ratio=at)["value"] for kind, at in (("performance", 0.0), ("majority", None))
     )
     if unmasked <= majority:
         reporter.warn(

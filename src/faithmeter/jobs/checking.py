@@ -42,9 +42,10 @@ def check(
         raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")
     run, reporter = Run(path), reporter or Silent()
     if run.measurements.exists():
+        how = "with the in-distribution test it has" if run.checked else "without an in-distribution test"
         raise InputError(
-            f"{path} was measured with the test it has, and a new one would not fit those results. "
-            f"Remove {run.measurements} first to check anew."
+            f"{path} was measured {how}, and a new one would not fit those results. Remove {run.measurements} first, "
+            "then check and measure anew."
         )
     if form == "paper":
         reporter.warn(

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet
 
 from faithmeter.errors import InputError, nearest
-from faithmeter.explanation import explain_texts
+from faithmeter.explanation import explain_text
 from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs.summarising import pool
@@ -84,9 +84,12 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
     """Gather what is known of a model and task."""
     first, masf = runs[0], runs[0].in_distribution_test()
     rows = first.results if len(runs) == 1 else pool(runs)
+    config = first.config
     return Subject(
         title=title,
-        metric=first.config.metric,
+        start=repr((config.model, config.data, config.fingerprint)),
+        how=title.removeprefix(f"{config.subject}, "),
+        metric=config.metric,
         rows=rows,
         histories=[run.history for run in runs],
         settings=_settings(runs),
@@ -128,7 +131,8 @@ def _commands(run: Run) -> list[str]:
         for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
     ]
     if config.training is None:
-        extra = ["--run", path, *(["--masked-before"] if config.masked_before else [])]
+        extra = ["--run", path, "--max-length", str(config.max_length)]
+        extra += ["--masked-before"] if config.masked_before else []
         made = _command("check", config.model, *data, *extra, *_check_options(run))
         return [made, *_measure_command(run)]
     options = [
@@ -172,7 +176,8 @@ def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
     """Explain the test texts whose explanation by the best measure is the most, middling and least faithful."""
     best = most_faithful(rows, among=IMPORTANCE_MEASURES)
     file = run.path / "observations.parquet"
-    if best is None or not file.exists():
+    settings = run.measurement_settings
+    if best is None or not file.exists() or not settings:  # who removed the measurements cannot show how they were made
         return []
     table = pyarrow.parquet.read_table(file, filters=[("measure", "=", best)])
     order = table["row"].to_numpy()[np.argsort(-table["acu"].to_numpy(), kind="stable")].tolist()
@@ -182,15 +187,23 @@ def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
     found = []
     for row, reason in reversed(places.items()):
         text, context, gold = test[row]["text"], test[row].get("context"), labels[test[row]["label"]]
-        contexts = None if context is None else [context]
-        short = classifier.encode([text], contexts).lengths[0] <= LONGEST_BEAM
+        short = classifier.encode([text], None if context is None else [context]).lengths[0] <= LONGEST_BEAM
         chosen = [name for name in measures(rows) if name in IMPORTANCE_MEASURES and (name != "beam" or short)]
-        # the class that the measurement was about
-        target = gold if run.measurement_settings.get("target") == "gold" else "predicted"
-        explanations = [
-            explain_texts(classifier, [text], contexts, measure=name, target=target, masf=masf)[0]
-            for name in chosen[:MEASURES_SHOWN]
-        ]
+        explanations = explain_text(
+            classifier,
+            text,
+            context,
+            measures=[IMPORTANCE_MEASURES[name] for name in chosen[:MEASURES_SHOWN]],
+            target=gold if settings["target"] == "gold" else "predicted",  # the class the measurement was about
+            masf=masf,
+            seed=settings["seed"],
+            row=row,
+            random_runs=settings["asked"]["random_runs"],
+        )
+        # the areas that the text was picked by: another batch rounds otherwise, which may turn the order of two tokens
+        areas = pyarrow.parquet.read_table(file, filters=[("row", "=", row)]).to_pylist()
+        measured = {one["measure"]: one["acu"] for one in areas}
+        explanations = [dataclasses.replace(one, acu=measured.get(one.measure, one.acu)) for one in explanations]
         if explanations:
             found.append(Example(reason, gold, explanations))
     return found

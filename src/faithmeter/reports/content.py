@@ -1,9 +1,8 @@
 """What a report says: sections of words, tables and figures, made of result rows; no form is chosen here yet."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -11,8 +10,7 @@ from matplotlib.figure import Figure
 from faithmeter.explanation import Explanation
 from faithmeter.reports import figures, words
 from faithmeter.reports.formats import Table
-
-Rows = Sequence[Mapping[str, Any]]
+from faithmeter.results import Rows, find, number, rows_of
 
 
 @dataclass(frozen=True)
@@ -26,9 +24,14 @@ class Example:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is reported on: a model on a task, in one training or several with other seeds, pooled."""
+    """What is reported on: a model on a task, in one training or several with other seeds, pooled.
+
+    `start` names the model and the data that a training started from, `how` the way it went.
+    """
 
     title: str
+    start: str
+    how: str
     metric: str
     rows: Rows
     histories: Sequence[Rows]
@@ -49,7 +52,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading and what stands under it; `verdict` where it is what a reader came for."""
 
     title: str
     words: Sequence[str] = ()
@@ -60,13 +63,14 @@ class Section:
     cautions: Sequence[str] = ()
     level: int = 2
     terms: Sequence[tuple[str, str]] = ()
+    verdict: bool = False
 
 
 def sections(subjects: Sequence[Subject]) -> list[Section]:
     """Return a report's sections: of each subject, after a comparison where there are several."""
-    found = [] if len(subjects) == 1 else [_comparison(subjects)]
-    for number, subject in enumerate(subjects):
-        own = _of_subject(subject, f"{number + 1}-" if len(subjects) > 1 else "")
+    found = [] if len(subjects) == 1 else [_comparison(subjects), *_trainings(subjects)]
+    for place, subject in enumerate(subjects, 1):
+        own = _of_subject(subject, f"{place}-" if len(subjects) > 1 else "")
         found += own if len(subjects) == 1 else [Section(subject.title, level=1), *own]
     return [*found, Section("What the words mean", terms=words.TERMS)]
 
@@ -74,31 +78,57 @@ def sections(subjects: Sequence[Subject]) -> list[Section]:
 def _comparison(subjects: Sequence[Subject]) -> Section:
     """Return RACU of every measure, a column a subject (FMM Tables 1 and 11)."""
     every = dict.fromkeys(name for subject in subjects for name in figures.measures(subject.rows))
-    cells = [[name, *(words.number(words.find(subject.rows, "racu", name)) for subject in subjects)] for name in every]
+    measured = [subject for subject in subjects if figures.measures(subject.rows)]
+    cells = [[name, *(number(find(subject.rows, "racu", name)) for subject in measured)] for name in every]
     best = [f"{subject.title}: {words.verdict(subject.rows)[0]}" for subject in subjects]
-    columns = ["measure", *(subject.title for subject in subjects)]
-    return Section("In short", best, [Table("racu", "RACU with 95 % intervals, by model and data", columns, cells)])
+    columns = ["measure", *(subject.title for subject in measured)]
+    table = Table("racu", "RACU with 95 % intervals, by model and data", columns, cells)
+    return Section("In short", best, [table] if measured else [], verdict=True)
+
+
+def _trainings(subjects: Sequence[Subject]) -> list[Section]:
+    """Return how well each model does by the ways in which it was trained, where there are several (FMM Figs. 2, 3)."""
+    groups: dict[str, list[Subject]] = {}
+    for subject in subjects:
+        groups.setdefault(subject.start, []).append(subject)
+    return [
+        _performance(same, f"{number}-" if number > 1 else "")
+        for number, same in enumerate((same for same in groups.values() if len(same) > 1), 1)
+    ]
+
+
+def _performance(same: Sequence[Subject], prefix: str) -> Section:
+    """Return how well a model does, with a table where it was trained in several ways."""
+    metric, rows = same[0].metric, {subject.how: subject.rows for subject in same}
+    seeds = any(row["over"] == "seeds" for of_one in rows.values() for row in of_one)
+    said = f"{metric} on the test texts" + (", with 95 % intervals over trainings." if seeds else ".")
+    cells = [
+        [how, *(number(find(of_one, "performance", ratio=ratio), 3) for ratio in figures.MASKED)]
+        for how, of_one in rows.items()
+    ]
+    cells.append(["class majority", *[number(find(same[0].rows, "majority"), 3)] * len(figures.MASKED)])
+    several = len(same) > 1
+    name = f"{prefix}trainings" if several else f"{prefix}performance"
+    of = f", {same[0].title.removesuffix(f', {same[0].how}')}, by how it was trained" if several else ""
+    return Section(
+        f"How well the model does{of}",
+        [
+            "A model that understands masks loses nothing unmasked, and answers about as well as the class majority "
+            "when everything is masked."
+        ],
+        [Table(name, said, ("training", *figures.MASKED.values()), cells)] if several else [],
+        [_drawn("", name, said, lambda: figures.performance(rows, metric))],
+    )
 
 
 def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
-    found = [
-        Section("In short", words.verdict(rows), cautions=words.cautions(rows, subject.validation_rows)),
-    ]
+    cautions = words.cautions(rows, subject.validation_rows)
+    found = [Section("In short", words.verdict(rows), cautions=cautions, verdict=True)]
     if figures.measures(rows):
         found += _measured(subject, prefix)
     found += _checked(subject, prefix)
-    found.append(
-        Section(
-            "How well the model does",
-            [
-                "A model that understands masks loses nothing unmasked, and answers about as well as the class "
-                "majority when everything is masked."
-            ],
-            figures=[_drawn(prefix, "performance", "Performance on the test texts.",
-                            lambda: figures.performance(rows, subject.metric))],
-        )
-    )  # fmt: skip
+    found.append(_performance([subject], prefix))
     if any(subject.histories):
         found.append(
             Section(
@@ -121,10 +151,10 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
 
 def _measured(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
-    over = words.find(rows, "acu", figures.measures(rows)[0])["over"]  # type: ignore[index]
-    spread = words.find(rows, "random_spread", "random")
+    over = find(rows, "acu", figures.measures(rows)[0])["over"]
+    spread = find(rows, "random_spread", "random")
     wander = ""
-    if spread is not None and spread["value"] is not None:  # one random run alone has no spread
+    if spread["value"] is not None:  # one random run alone has no spread
         wander = f" One random run wanders about that mean by ±{spread['value']:.3f} in ACU."
     ranking = Section(
         "Which measure is faithful",
@@ -174,21 +204,17 @@ def ranked_table(rows: Rows, prefix: str = "") -> Table:
     """Return the measures, the most faithful first, with everything a reader compares them by."""
     cells = []
     for name in figures.measures(rows):
-        of = {kind: words.find(rows, kind, name) for kind in ("acu", "racu", "acu_behind_best", "seconds_per_text")}
-        shares = [row["value"] for row in rows if (row["kind"], row["measure"]) == ("share_out_of_distribution", name)]
-        p_value = words.find(rows, "walk_p_value", name)
-        acu, seconds = of["acu"], of["seconds_per_text"]
-        assert acu is not None
-        assert seconds is not None
+        shares = [row["value"] for row in rows_of(rows, "share_out_of_distribution", name)]
+        acu, p_value = find(rows, "acu", name), find(rows, "walk_p_value", name)["value"]
         cells.append(
             [
                 name,
-                words.number(acu, 3),
-                words.number(of["racu"]),
-                words.number(of["acu_behind_best"], 3),
-                f"{seconds['value']:.3f}",
+                number(acu, 3),
+                number(find(rows, "racu", name)),
+                number(find(rows, "acu_behind_best", name), 3),
+                f"{find(rows, 'seconds_per_text', name)['value']:.3f}",
                 f"{100 * max(shares):.1f} %" if shares else "not checked",
-                "not checked" if p_value is None else f"{p_value['value']:.3f}",
+                "not checked" if p_value is None else f"{p_value:.3f}",
                 str(acu["n"]),
             ]
         )

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -12,14 +12,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from faithmeter.importance import IMPORTANCE_MEASURES
-from faithmeter.results import most_faithful
+from faithmeter.results import Rows, find, most_faithful, rows_of
 
-Rows = Sequence[Mapping[str, Any]]
 # Okabe and Ito's colours, told apart by the colour-blind too
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8860B", "#882255")
 DASHES = ("-", "--", "-.", ":")
 RANDOM = "#888888"
 INK = "#010203"  # stands for the page's own text colour, so that figures follow its dark mode
+WAYS = ("masked", "plain", "only-masking")  # of training, in the order of their colours
+MASKED = {0.0: "nothing masked", 0.5: "half masked", 1.0: "all masked"}
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
     "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8, "svg.fonttype": "none",
@@ -28,19 +29,10 @@ STYLE: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def _of(rows: Rows, kind: str, measure: str | None = None) -> list[Mapping[str, Any]]:
-    """Return the rows of a kind that have a value, of one measure where it is named."""
-    return [
-        row
-        for row in rows
-        if row["kind"] == kind and row["value"] is not None and (measure is None or row["measure"] == measure)
-    ]
-
-
 def measures(rows: Rows) -> list[str]:
     """Return the measures, the one to use first, then by ACU."""
     best = most_faithful(rows)
-    return [r["measure"] for r in sorted(_of(rows, "acu"), key=lambda r: (r["measure"] != best, -r["value"]))]
+    return [r["measure"] for r in sorted(rows_of(rows, "acu"), key=lambda r: (r["measure"] != best, -r["value"]))]
 
 
 def _look(name: str) -> dict[str, Any]:
@@ -71,11 +63,11 @@ def _curve(axes: Axes, rows: Rows, label: str, **look: Any) -> None:  # noqa: AN
 
 def forest(rows: Rows) -> Figure:
     """Draw every measure's RACU (ACU where there is none) with its interval, the best on top."""
-    kind = "racu" if _of(rows, "racu") else "acu"
-    names = [name for name in measures(rows) if _of(rows, kind, name)]
+    kind = "racu" if rows_of(rows, "racu") else "acu"
+    names = [name for name in measures(rows) if rows_of(rows, kind, name)]
     figure, (axes,) = _figure(6.5, 0.6 + 0.28 * len(names))
     for place, name in enumerate(reversed(names)):
-        (row,) = _of(rows, kind, name)
+        row = find(rows, kind, name)
         if row["low"] is not None:
             axes.plot([row["low"], row["high"]], [place, place], color=_look(name)["color"], linewidth=2)
         axes.plot(row["value"], place, "o", color=_look(name)["color"], markersize=5)
@@ -92,9 +84,9 @@ def curves(rows: Rows, metric: str) -> Figure:
     groups = {title: names for title, names in groups.items() if names}
     figure, panels = _figure(3.7 * len(groups), 3.1, len(groups))
     for axes, (title, names) in zip(panels, groups.items(), strict=True):
-        _curve(axes, _of(rows, "masked_performance", "random"), "random", color=RANDOM)
+        _curve(axes, rows_of(rows, "masked_performance", "random"), "random", color=RANDOM)
         for name in names:
-            _curve(axes, _of(rows, "masked_performance", name), name, **_look(name))
+            _curve(axes, rows_of(rows, "masked_performance", name), name, **_look(name))
         axes.set(title=title, xlabel="tokens masked [%]")
         axes.legend()
     panels[0].set_ylabel(metric)
@@ -105,7 +97,7 @@ def out_of_distribution(rows: Rows) -> Figure:
     """Draw the share of texts that are out-of-distribution while each measure masks, and random masking's."""
     figure, (axes,) = _figure(6.5, 2.9)
     for name in ["random", *measures(rows)]:
-        shares = _of(rows, "share_out_of_distribution", name)
+        shares = rows_of(rows, "share_out_of_distribution", name)
         look = {"color": RANDOM} if name == "random" else _look(name)
         axes.plot([100 * r["masking_ratio"] for r in shares], [100 * r["value"] for r in shares], label=name, **look)
     axes.axhline(5, color=RANDOM, linewidth=1, linestyle=":")
@@ -118,7 +110,7 @@ def out_of_distribution(rows: Rows) -> Figure:
 def p_values(rows: Rows) -> Figure:
     """Draw the p-value of randomly masked texts against the masking ratio (FMM Fig. 4)."""
     figure, (axes,) = _figure(6.5, 2.4)
-    found = _of(rows, "check_p_value")
+    found = rows_of(rows, "check_p_value")
     axes.plot([100 * row["masking_ratio"] for row in found], [row["value"] for row in found], "o-", color=PALETTE[0])
     axes.axhline(0.05, color=PALETTE[1], linewidth=1, linestyle="--")
     axes.text(100, 0.06, "5 %", color=PALETTE[1], ha="right", va="bottom")
@@ -126,18 +118,29 @@ def p_values(rows: Rows) -> Figure:
     return figure
 
 
-def performance(rows: Rows, metric: str) -> Figure:
-    """Draw the performance unmasked, half and fully masked beside the class majority (FMM Figs. 2 and 3)."""
-    figure, (axes,) = _figure(6.5, 2.2)
-    found = sorted(_of(rows, "performance"), key=lambda row: -row["masking_ratio"])
-    names = {0.0: "nothing masked", 0.5: "half masked", 1.0: "all masked"}
-    places = axes.barh(
-        [names[row["masking_ratio"]] for row in found], [row["value"] for row in found], color=PALETTE[0]
-    )
-    axes.bar_label(places, fmt="%.3f", padding=3)
-    for row in _of(rows, "majority"):
-        axes.axvline(row["value"], color=PALETTE[1], linewidth=1.5, linestyle="--", label="class majority")
-        axes.legend(loc="upper left", bbox_to_anchor=(0, 1.25))
+def performance(trainings: Mapping[str, Rows], metric: str) -> Figure:
+    """Draw the performance unmasked, half and fully masked beside the class majority (FMM Figs. 2 and 3).
+
+    `trainings` are rows by the way in which the same model was trained; of one or of several, side by side.
+    """
+    figure, (axes,) = _figure(6.5, 1.3 + 0.75 * len(trainings))
+    thick = 0.8 / len(trainings)
+    for number, (how, rows) in enumerate(trainings.items()):
+        at = {ratio: place + thick * (number - (len(trainings) - 1) / 2) for place, ratio in enumerate(MASKED)}
+        found = [(at[row["masking_ratio"]], row) for row in rows_of(rows, "performance")]
+        colour = PALETTE[(WAYS.index(how) if how in WAYS else len(WAYS) + number) % len(PALETTE)]
+        axes.barh([y for y, _ in found], [row["value"] for _, row in found], 0.9 * thick, color=colour, label=how)
+        for y, row in found:
+            end = row["value"]
+            if row["low"] is not None:
+                axes.plot([row["low"], row["high"]], [y, y], color=INK, linewidth=1.5)
+                end = max(end, row["high"])
+            axes.annotate(f"{row['value']:.3f}", (end, y), xytext=(4, 0), textcoords="offset points", va="center")
+    for row in rows_of(next(iter(trainings.values())), "majority"):
+        axes.axvline(row["value"], color=RANDOM, linewidth=1.5, linestyle="--", label="class majority")
+    axes.set_yticks(range(len(MASKED)), list(MASKED.values()))
+    axes.invert_yaxis()
+    figure.legend(loc="outside upper left", ncols=4)
     axes.set_xlabel(metric)
     return figure
 
@@ -158,9 +161,7 @@ def convergence(history: Rows) -> Figure:
 
 def cheapest_best(rows: Rows) -> list[str]:
     """Return the Pareto front: the measures than which no cheaper one is as faithful, the cheapest first."""
-    points = [
-        (_of(rows, "seconds_per_text", m)[0]["value"], _of(rows, "acu", m)[0]["value"], m) for m in measures(rows)
-    ]
+    points = [(find(rows, "seconds_per_text", m)["value"], find(rows, "acu", m)["value"], m) for m in measures(rows)]
     front: list[str] = []
     best = float("-inf")
     for _, acu, name in sorted(points, key=lambda point: (point[0], -point[1])):
@@ -173,7 +174,7 @@ def cheapest_best(rows: Rows) -> list[str]:
 def cost(rows: Rows) -> Figure:
     """Draw faithfulness against cost, with the Pareto front."""
     figure, (axes,) = _figure(6.5, 3.0)
-    at = {m: (_of(rows, "seconds_per_text", m)[0]["value"], _of(rows, "acu", m)[0]) for m in measures(rows)}
+    at = {m: (find(rows, "seconds_per_text", m)["value"], find(rows, "acu", m)) for m in measures(rows)}
     front = [at[name] for name in cheapest_best(rows)]
     axes.plot([x for x, _ in front], [row["value"] for _, row in front], color=RANDOM, linewidth=1, zorder=0)
     for name, (seconds, row) in at.items():
@@ -192,7 +193,7 @@ def sparsity(rows: Rows) -> Figure:
     figure, (axes,) = _figure(6.5, 2.9)
     for name in measures(rows):
         if name != "beam":  # its importances are ranks
-            _curve(axes, _of(rows, "sparsity", name), name, **_look(name))
+            _curve(axes, rows_of(rows, "sparsity", name), name, **_look(name))
     axes.plot([0, 100], [0, 1], color=RANDOM, linewidth=1, linestyle=":")
     axes.set(xlabel="most important tokens [%]", ylabel="share of all importance")
     axes.legend(ncols=2)

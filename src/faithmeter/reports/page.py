@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import jinja2
 
-from faithmeter.explanation import Explanation
-from faithmeter.heat_map import heat_map, visible
+from faithmeter.heat_map import visible
 from faithmeter.reports import figures
 from faithmeter.reports.content import Section
 from faithmeter.reports.formats import as_html, as_markdown, plain
@@ -28,15 +27,9 @@ def render_page(title: str, sections: Sequence[Section], version: str) -> str:
         version=version,
         table=as_html,
         svg=lambda drawn: figures.inline_svg(drawn.figure, drawn.name, drawn.caption),
-        heat=word_heat_map,
         curve=lambda own, random, name: small_curve(own, random, visible(name)),
         text=visible,
     )
-
-
-def word_heat_map(explanation: Explanation) -> str:
-    """Return an explanation's text with its words coloured."""
-    return heat_map(explanation.text, [(word.start, word.end, word.importance) for word in explanation.words])
 
 
 def render_markdown(title: str, sections: Sequence[Section]) -> str:

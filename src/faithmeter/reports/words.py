@@ -1,16 +1,14 @@
 """The verdict of a report, in plain words: which measure to use, by how much, and what to be careful about."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from scipy import stats
 
 from faithmeter.in_distribution import LEVEL, smallest_of
 from faithmeter.in_distribution.masf import ROWS_NEEDED
 from faithmeter.masking import STEPS
-from faithmeter.results import most_faithful
+from faithmeter.results import Row, Rows, find, most_faithful, number, rows_of
 
-Rows = Sequence[Mapping[str, Any]]
 FEW_TEXTS, FEW_TRAININGS = 50, 10
 TERMS = (
     ("importance measure", "A method that gives every token of a text a number: how much it matters for the answer."),
@@ -47,21 +45,6 @@ TERMS = (
 )
 
 
-def find(rows: Rows, kind: str, measure: str | None = None, ratio: float | None = None) -> Mapping[str, Any] | None:
-    """Return the row of a kind, of a measure and at a masking ratio where it has them."""
-    return next(
-        (row for row in rows if (row["kind"], row["measure"], row["masking_ratio"]) == (kind, measure, ratio)), None
-    )
-
-
-def number(row: Mapping[str, Any] | None, digits: int = 2) -> str:
-    """Return a row's value with its interval."""
-    if row is None or row["value"] is None:
-        return "none"
-    interval = "" if row["low"] is None else f" ({row['low']:.{digits}f}–{row['high']:.{digits}f})"
-    return f"{row['value']:.{digits}f}{interval}"
-
-
 def names(words: Sequence[str]) -> str:
     """Return words as a list in a sentence."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
@@ -76,11 +59,11 @@ def equals(rows: Rows) -> list[str]:
 
 def trusted(rows: Rows) -> bool | None:
     """Return whether masking is in-distribution for the model; None where that was not checked."""
-    p_values = [row["value"] for row in rows if row["kind"] == "check_p_value"]
+    p_values = [row["value"] for row in rows_of(rows, "check_p_value")]
     return smallest_of(p_values) > LEVEL if p_values else None
 
 
-def surely_positive(row: Mapping[str, Any], tried: int) -> bool:
+def surely_positive(row: Row, tried: int) -> bool:
     """Return whether the best of so many tried is above 0, which the largest of several is by chance more often.
 
     Its interval is widened to what Bonferroni asks of the best of `tried`, as that of a normal number would be.
@@ -97,7 +80,6 @@ def verdict(rows: Rows) -> list[str]:
     if best is None:
         return ["Nothing was measured yet, so no importance measure can be recommended: run `faithmeter measure`."]
     acu = find(rows, "acu", best)
-    assert acu is not None
     over = {"seeds": f"{acu['n']} trainings", "observations": f"{acu['n']} texts"}[acu["over"]]
     if trusted(rows) is False:
         return [
@@ -142,18 +124,17 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
             "nothing says that the comparison is fair."
         )
     walk = find(rows, "walk_p_value", best)
-    if walk is not None and walk["value"] is not None and walk["value"] <= LEVEL and trusted(rows):
-        shares = [row for row in rows if (row["kind"], row["measure"]) == ("share_out_of_distribution", best)]
-        worst = max(shares, key=lambda row: row["value"])
+    if walk["value"] is not None and walk["value"] <= LEVEL and trusted(rows):
+        worst = max(rows_of(rows, "share_out_of_distribution", best), key=lambda row: row["value"])
         found.append(
             f"Masking by {best} leads up to {100 * worst['value']:.0f} % of the texts out of distribution (at "
             f"{round(STEPS * worst['masking_ratio']) * 10} % masked; chance gives at most 5 %): its lead there is "
             "partly the model's confusion."
         )
     acu = find(rows, "acu", best)
-    if acu is not None and acu["over"] == "observations":
+    if acu["over"] == "observations":
         found.append("The intervals are over texts of one trained model: another training may rank otherwise.")
-    if acu is not None and acu["over"] == "seeds" and acu["n"] < FEW_TRAININGS:
+    if acu["over"] == "seeds" and acu["n"] < FEW_TRAININGS:
         found.append(
             f"Intervals over {acu['n']} trainings are narrower than 95 % (the bootstrap of a few numbers is); what is "
             "said to be more faithful is by Student's, which are not."
@@ -162,8 +143,8 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
     if few:
         each = [f"{row['measure']} on {row['n']}" for row in few]
         found.append(f"Measured on few texts: {names(each)}.")
-    unmasked, majority = find(rows, "performance", None, 0.0), find(rows, "majority")
-    if unmasked is not None and majority is not None and unmasked["value"] <= majority["value"]:
+    unmasked, majority = (row["value"] for row in (find(rows, "performance", ratio=0.0), find(rows, "majority")))
+    if None not in (unmasked, majority) and unmasked <= majority:
         found.append("The model is no better than the class majority: there is nothing to explain yet.")
     if validation_rows is not None and validation_rows < ROWS_NEEDED:
         found.append(

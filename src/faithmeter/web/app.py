@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import jinja2
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
-from faithmeter.explanation import Explanation, explain_texts
-from faithmeter.heat_map import heat_map, visible
+from faithmeter.explanation import Explanation, explain_text
+from faithmeter.heat_map import visible
 from faithmeter.importance import as_measure, measures_of
 from faithmeter.run import Run
 from faithmeter.small_curve import small_curve
@@ -86,14 +86,17 @@ def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
         if target != "predicted" and target not in config.labels:
             raise InputError(f"There is no class {target!r}.")
         chosen = [as_measure(str(name)) for name in question.get("measures") or [best]][:2]
-        contexts = None if context is None else [str(context)]
 
         def work() -> list[dict[str, Any]]:
-            own = twin(classifier)
-            return [
-                shown(explain_texts(own, [text], contexts, measure=measure, target=target, masf=masf)[0])
-                for measure in chosen
-            ]
+            found = explain_text(
+                twin(classifier),
+                text,
+                None if context is None else str(context),
+                measures=chosen,
+                target=target,
+                masf=masf,
+            )
+            return [shown(one) for one in found]
 
         return JSONResponse({"job": desk.submit(work).number}, status_code=202)
 
@@ -117,7 +120,8 @@ def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
         Route("/explanations/{number}", job, methods=["GET", "DELETE"]),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={InputError: refuse}), hosts)
+    handlers = {InputError: refuse, ClientDisconnect: refuse}  # who left reads nothing, and it is no failure
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts)
 
 
 async def _question(request: Request) -> dict[str, Any]:
@@ -169,24 +173,20 @@ class Guard:
 
 
 def twin(classifier: Classifier) -> Classifier:
-    """Return a classifier of the same weights whose modules are its own, so that threads do not meet in them."""
+    """Return a classifier of the same weights whose modules are its own: a pass changes them, and threads take turns
+    between passes.
+    """
     model = classifier.model
     weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     own = copy.copy(classifier)
     own.model = copy.deepcopy(model, weights)
-    own.tokenizer = copy.deepcopy(classifier.tokenizer)
     return own
 
 
 def shown(explanation: Explanation) -> dict[str, Any]:
     """Return an explanation as the page shows it: texts as HTML that cannot do anything, numbers as numbers."""
     # the model reads no further than its last token
-    end = max((token.end for token in explanation.tokens), default=0)
-    text = explanation.text[: max(end, LONGEST_SHOWN)]
-    levels = {
-        name: heat_map(text, [(piece.start, piece.end, piece.importance) for piece in pieces])
-        for name, pieces in (("words", explanation.words), ("tokens", explanation.tokens))
-    }
+    end = max(LONGEST_SHOWN, *(token.end for token in explanation.tokens), 0)
     parts = [
         {number for number, token in enumerate(explanation.tokens) if word.start <= token.start < word.end}
         for word in explanation.words
@@ -197,10 +197,11 @@ def shown(explanation: Explanation) -> dict[str, Any]:
         "acu": explanation.acu,
         "racu": explanation.racu,
         "p_value": explanation.p_value,
-        "left_out": len(explanation.text) > len(text),
+        "left_out": len(explanation.text) > end,
         "curve": small_curve(explanation.curve, explanation.random_curve, visible(explanation.measure)),
         "random": explanation.random_curve,
-        **levels,
+        "words": explanation.coloured(end=end),
+        "tokens": explanation.coloured(tokens=True, end=end),
         "steps": [
             {
                 "tokens": step.masked,

@@ -63,7 +63,7 @@ async function cancel() {
   running = null;
   by("cancel").hidden = true;
   say("Cancelled.");
-  if (job) await call(`/explanations/${job}`, { method: "DELETE" }).catch(() => {});
+  if (job) await call(`/explanations/${job}`, { method: "DELETE", keepalive: true }).catch(() => {});
 }
 
 function show(explanations) {
@@ -137,6 +137,7 @@ async function take() {
 
 by("question").addEventListener("submit", explain);
 by("cancel").addEventListener("click", cancel);
+addEventListener("pagehide", cancel);
 by("take").addEventListener("click", take);
 by("masking").addEventListener("input", draw);
 by("level").addEventListener("change", draw);
