@@ -33,9 +33,9 @@ from matplotlib.figure import Figure
 import faithmeter as package
 from faithmeter import babi, cli, statistics
 from faithmeter.classifier import Classifier
+from faithmeter.from_scratch import small_classifier
 from faithmeter.jobs import training
 from faithmeter.reports import content
-from faithmeter.small_encoder import small_classifier
 from faithmeter.training import curriculum
 
 ROOT = Path(__file__).parents[1]
@@ -301,7 +301,7 @@ def reader(world, faithmeter, monkeypatch, tmp_path) -> Reader:
 @EVERY_PAGE
 def test_everything_that_a_page_says_to_do_works_from_top_to_bottom(page, reader, monkeypatch):
     if page.stem != "reading-the-report":
-        monkeypatch.setattr(content, "_drawn", not_drawn)
+        monkeypatch.setattr(content, "drawn", not_drawn)
     for command in BEFORE.get(page.stem, ()):
         reader.run_faithmeter(command.split())
     found, _ = blocks(page.read_text(encoding="utf-8"))

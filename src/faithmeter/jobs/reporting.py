@@ -13,17 +13,21 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 
+from faithmeter.data import DataSpec
 from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import explain_text
 from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
+from faithmeter.reports import words
 from faithmeter.reports.content import Example, Section, Subject, sections
 from faithmeter.reports.figures import as_bytes, measures
-from faithmeter.reports.formats import as_csv, as_latex
+from faithmeter.reports.formats import Table, as_csv, as_latex
 from faithmeter.reports.page import render_markdown, render_page
-from faithmeter.results import most_faithful
+from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
+from faithmeter.results import Rows, most_faithful
+from faithmeter.roar_run import RoarRun, is_roar
 from faithmeter.run import Run
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
@@ -39,14 +43,19 @@ def report(
     examples: bool = True,
     reporter: Reporter | None = None,
 ) -> list[Path]:
-    """Write a report on runs into the folder `out`, and return the files. Runs that differ in the seed are pooled."""
+    """Write a report into the folder `out`, and return the files: on runs, on ROAR experiments, or on both.
+
+    Runs that differ in the seed are pooled. An experiment is shown beside the runs of the same task.
+    """
     for name in formats:
         if name not in FORMATS:
             raise InputError(f"There is no format {name!r}.{nearest(name, FORMATS)} Choose from {', '.join(FORMATS)}.")
-    runs = list({Path(path).resolve(): Run(path) for path in paths}.values())
-    unready = next((run for run in runs if not run.results), None)
-    if unready is not None:
-        raise InputError(f"{unready.path} has no results yet: train it to its end first.")
+    distinct = list({Path(path).resolve(): Path(path) for path in paths}.values())
+    experiments = [RoarRun(path) for path in distinct if is_roar(path)]
+    runs = [Run(path) for path in distinct if not is_roar(path)]
+    unready = [run.path for run in runs if not run.results] + [run.path for run in experiments if not run.results]
+    if unready:
+        raise InputError(f"{unready[0]} has no results yet: bring it to its end first.")
     reporter = reporter or Silent()
     groups = _repetitions(runs)
     with reporter.bar("Explaining examples", len(groups)) as advance:
@@ -54,8 +63,14 @@ def report(
         for title, same in groups.items():
             subjects.append(_subject(title, same, examples))
             advance(1)
-    title = f"Which explanation to believe: {' / '.join(groups)}"
-    return _write(Path(out), title, sections(subjects), formats)
+    content = sections(subjects)
+    for number, experiment in enumerate(experiments):
+        retrained = _retrained(experiment, [same[0] for same in groups.values()], [s.rows for s in subjects])
+        own = retrained_sections(retrained, f"retrained-{number + 1}-" if len(experiments) > 1 else "")
+        content += own if not subjects and len(experiments) == 1 else [Section(retrained.title, level=1), *own]
+    content.append(Section("What the words mean", terms=words.TERMS))
+    title = f"Which explanation to believe: {' / '.join([*groups, *(one.config.subject for one in experiments)])}"
+    return write_report(Path(out), title, content, formats)
 
 
 def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -99,6 +114,50 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
     )
 
 
+def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = ()) -> Retrained:
+    """Gather what is known of a ROAR experiment; the first other run that was measured on its task stands beside."""
+    config, task = run.config, run.config.data.resolved().name
+    measured = (
+        found
+        for other, found in zip(others, rows, strict=True)
+        if other.config.data.resolved().name == task and measures(found)
+    )
+    environment = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
+    listed = {
+        **{name: value for name, value in vars(config.data).items() if value is not None},
+        **{name: value for name, value in vars(config).items() if name not in ("data", "training", "fingerprint")},
+        **{name: value for name, value in vars(config.training).items() if name != "seed"},
+        **environment["packages"],
+        "machine": f"{environment['platform']}, {environment['device']}, {environment['cores']} cores",
+    }
+    options = [
+        part
+        for name in ("measures", "protocols", "seeds")
+        for part in (f"--{name}", ",".join(map(str, getattr(config, name))))
+    ]
+    for name, value in vars(config.training).items():
+        if name in ("epochs", "learning_rate", "batch_size"):
+            options += [f"--{name.replace('_', '-')}", str(value)]
+    options += ["--steps", config.steps, "--target", config.target, "--max-length", str(config.max_length)]
+    options += ["--vectors", config.vectors] if config.vectors else []
+    return Retrained(
+        title=f"{config.subject}, retrained",
+        metric=config.metric,
+        steps=config.steps,
+        protocols=config.protocols,
+        rows=run.results,
+        settings=[(name.replace("_", " "), str(value)) for name, value in listed.items()],
+        commands=[_command("roar", str(run.path), *_data_options(config.data), "--model", config.model, *options)],
+        masked=next(measured, None),
+    )
+
+
+def roar_verdict(run: RoarRun) -> tuple[Table, list[str]]:
+    """Return what a ROAR experiment found: the areas, and what they say, in words."""
+    subject = _retrained(run)
+    return areas_table(subject), [*verdict(subject), *leaks(subject)]
+
+
 def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
     config = runs[0].config
     environment = json.loads((runs[0].path / "environment.json").read_text(encoding="utf-8"))
@@ -121,15 +180,20 @@ def _command(*parts: str) -> str:
     return shlex.join(("faithmeter", *parts))
 
 
-def _commands(run: Run) -> list[str]:
-    """Return the commands that lead to the run."""
-    config, path = run.config, str(run.path)
-    data = [
+def _data_options(data: DataSpec) -> list[str]:
+    """Return the options that name the data."""
+    return [
         part
-        for name, value in vars(config.data).items()
+        for name, value in vars(data).items()
         if value is not None and (name, value) not in (("text", "text"), ("label", "label"), ("metric", "accuracy"))
         for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
     ]
+
+
+def _commands(run: Run) -> list[str]:
+    """Return the commands that lead to the run."""
+    config, path = run.config, str(run.path)
+    data = _data_options(config.data)
     if config.training is None:
         extra = ["--run", path, "--max-length", str(config.max_length)]
         extra += ["--masked-before"] if config.masked_before else []
@@ -209,7 +273,7 @@ def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
     return found
 
 
-def _write(out: Path, title: str, content: Sequence[Section], formats: Sequence[str]) -> list[Path]:
+def write_report(out: Path, title: str, content: Sequence[Section], formats: Sequence[str]) -> list[Path]:
     """Write the files of each format."""
     contents: dict[str, bytes] = {}
     tables = [table for section in content for table in section.tables]

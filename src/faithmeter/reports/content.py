@@ -72,7 +72,7 @@ def sections(subjects: Sequence[Subject]) -> list[Section]:
     for place, subject in enumerate(subjects, 1):
         own = _of_subject(subject, f"{place}-" if len(subjects) > 1 else "")
         found += own if len(subjects) == 1 else [Section(subject.title, level=1), *own]
-    return [*found, Section("What the words mean", terms=words.TERMS)]
+    return found
 
 
 def _comparison(subjects: Sequence[Subject]) -> Section:
@@ -117,7 +117,7 @@ def _performance(same: Sequence[Subject], prefix: str) -> Section:
             "when everything is masked."
         ],
         [Table(name, said, ("training", *figures.MASKED.values()), cells)] if several else [],
-        [_drawn("", name, said, lambda: figures.performance(rows, metric))],
+        [drawn("", name, said, lambda: figures.performance(rows, metric))],
     )
 
 
@@ -135,7 +135,7 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
                 "How it was learnt",
                 ["Validation performance should have stopped rising: else train longer."],
                 figures=[
-                    _drawn(f"{prefix}{number + 1}-" if number else prefix, "convergence",
+                    drawn(f"{prefix}{number + 1}-" if number else prefix, "convergence",
                            f"Validation performance by epoch, training {number + 1} of {len(subject.histories)}.",
                            partial(figures.convergence, history))
                     for number, history in enumerate(subject.histories)
@@ -160,7 +160,7 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
         "Which measure is faithful",
         [f"Intervals are 95 %, over {'trainings' if over == 'seeds' else 'texts'}. The longer the bar, the less sure."],
         [ranked_table(rows, prefix)],
-        [_drawn(prefix, "forest", "Faithfulness of each measure with its interval.", lambda: figures.forest(rows))],
+        [drawn(prefix, "forest", "Faithfulness of each measure with its interval.", lambda: figures.forest(rows))],
     )
     falling = Section(
         "How performance falls",
@@ -170,7 +170,7 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
             f"several random runs.{wander}"
         ],
         figures=[
-            _drawn(prefix, "curves", "Performance against the share of masked tokens; ribbons are 95 % intervals.",
+            drawn(prefix, "curves", "Performance against the share of masked tokens; ribbons are 95 % intervals.",
                    lambda: figures.curves(rows, subject.metric)),
         ],
     )  # fmt: skip
@@ -178,13 +178,13 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
     price = Section(
         "What it costs",
         [f"On the grey line lie the measures that no cheaper one beats: {words.names(front)}."],
-        figures=[_drawn(prefix, "cost", "Faithfulness against computing time.", lambda: figures.cost(rows))],
+        figures=[drawn(prefix, "cost", "Faithfulness against computing time.", lambda: figures.cost(rows))],
     )
     short = Section(
         "How short the explanations are",
         ["The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all alike."],
         figures=[
-            _drawn(prefix, "sparsity", "Share of all importance in the top tokens.", lambda: figures.sparsity(rows))
+            drawn(prefix, "sparsity", "Share of all importance in the top tokens.", lambda: figures.sparsity(rows))
         ],
     )
     shown = [
@@ -227,13 +227,13 @@ def _checked(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
     if words.trusted(rows) is None:
         return []
-    drawn = [
-        _drawn(prefix, "p-values", "p-value of randomly masked test texts: below the line, out-of-distribution.",
+    shown = [
+        drawn(prefix, "p-values", "p-value of randomly masked test texts: below the line, out-of-distribution.",
                lambda: figures.p_values(rows))
     ]  # fmt: skip
     if any(row["kind"] == "share_out_of_distribution" for row in rows):
-        drawn.append(
-            _drawn(prefix, "out-of-distribution", "Texts out-of-distribution while each measure masks; dotted: 5 %.",
+        shown.append(
+            drawn(prefix, "out-of-distribution", "Texts out-of-distribution while each measure masks; dotted: 5 %.",
                    lambda: figures.out_of_distribution(rows))
         )  # fmt: skip
     judged = (
@@ -241,10 +241,11 @@ def _checked(subject: Subject, prefix: str) -> list[Section]:
         if words.trusted(rows)
         else "Masked texts are strange to this model: what it answers on them says little about its explanations."
     )
-    return [Section("Is the comparison fair", [judged], figures=drawn)]
+    return [Section("Is the comparison fair", [judged], figures=shown)]
 
 
-def _drawn(prefix: str, name: str, caption: str, draw: Callable[[], Figure]) -> Drawn:
+def drawn(prefix: str, name: str, caption: str, draw: Callable[[], Figure]) -> Drawn:
+    """Draw a figure, in the house's style."""
     with rc_context(figures.STYLE):
         figure = draw()
         # laid out once, so that it looks the same in every format

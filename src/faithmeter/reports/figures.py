@@ -35,8 +35,10 @@ def measures(rows: Rows) -> list[str]:
     return [r["measure"] for r in sorted(rows_of(rows, "acu"), key=lambda r: (r["measure"] != best, -r["value"]))]
 
 
-def _look(name: str) -> dict[str, Any]:
-    """Return a measure's colour and dash, the same in every figure and report."""
+def look(name: str) -> dict[str, Any]:
+    """Return a measure's colour and dash, the same in every figure and report; random masking is grey."""
+    if name == "random":
+        return {"color": RANDOM, "linestyle": "-"}
     known = [known for known in IMPORTANCE_MEASURES if known != "random"]
     number = known.index(name) if name in known else sum(map(ord, name))
     return {"color": PALETTE[number % len(PALETTE)], "linestyle": DASHES[number // len(PALETTE) % len(DASHES)]}
@@ -46,7 +48,8 @@ def _signed(name: str) -> bool:
     return name not in IMPORTANCE_MEASURES or IMPORTANCE_MEASURES[name].signed
 
 
-def _figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
+def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure and its panels, side by side."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(1, panels, sharey=True, squeeze=False)
     return figure, list(axes[0])
@@ -65,12 +68,12 @@ def forest(rows: Rows) -> Figure:
     """Draw every measure's RACU (ACU where there is none) with its interval, the best on top."""
     kind = "racu" if rows_of(rows, "racu") else "acu"
     names = [name for name in measures(rows) if rows_of(rows, kind, name)]
-    figure, (axes,) = _figure(6.5, 0.6 + 0.28 * len(names))
+    figure, (axes,) = new_figure(6.5, 0.6 + 0.28 * len(names))
     for place, name in enumerate(reversed(names)):
         row = find(rows, kind, name)
         if row["low"] is not None:
-            axes.plot([row["low"], row["high"]], [place, place], color=_look(name)["color"], linewidth=2)
-        axes.plot(row["value"], place, "o", color=_look(name)["color"], markersize=5)
+            axes.plot([row["low"], row["high"]], [place, place], color=look(name)["color"], linewidth=2)
+        axes.plot(row["value"], place, "o", color=look(name)["color"], markersize=5)
     axes.axvline(0, color=RANDOM, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(names)), list(reversed(names)))
     axes.set_xlabel(f"{kind.upper()}: 0 is as good as random masking, further right is more faithful")
@@ -82,11 +85,11 @@ def curves(rows: Rows, metric: str) -> Figure:
     groups = {"signed measures": [m for m in measures(rows) if _signed(m)]}
     groups["absolute measures"] = [m for m in measures(rows) if not _signed(m)]
     groups = {title: names for title, names in groups.items() if names}
-    figure, panels = _figure(3.7 * len(groups), 3.1, len(groups))
+    figure, panels = new_figure(3.7 * len(groups), 3.1, len(groups))
     for axes, (title, names) in zip(panels, groups.items(), strict=True):
         _curve(axes, rows_of(rows, "masked_performance", "random"), "random", color=RANDOM)
         for name in names:
-            _curve(axes, rows_of(rows, "masked_performance", name), name, **_look(name))
+            _curve(axes, rows_of(rows, "masked_performance", name), name, **look(name))
         axes.set(title=title, xlabel="tokens masked [%]")
         axes.legend()
     panels[0].set_ylabel(metric)
@@ -95,11 +98,11 @@ def curves(rows: Rows, metric: str) -> Figure:
 
 def out_of_distribution(rows: Rows) -> Figure:
     """Draw the share of texts that are out-of-distribution while each measure masks, and random masking's."""
-    figure, (axes,) = _figure(6.5, 2.9)
+    figure, (axes,) = new_figure(6.5, 2.9)
     for name in ["random", *measures(rows)]:
         shares = rows_of(rows, "share_out_of_distribution", name)
-        look = {"color": RANDOM} if name == "random" else _look(name)
-        axes.plot([100 * r["masking_ratio"] for r in shares], [100 * r["value"] for r in shares], label=name, **look)
+        ratios, values = ([100 * row[key] for row in shares] for key in ("masking_ratio", "value"))
+        axes.plot(ratios, values, label=name, **look(name))
     axes.axhline(5, color=RANDOM, linewidth=1, linestyle=":")
     axes.set(xlabel="tokens masked [%]", ylabel="texts out-of-distribution [%]")
     axes.set_ylim(0, max(10, axes.get_ylim()[1]))
@@ -109,7 +112,7 @@ def out_of_distribution(rows: Rows) -> Figure:
 
 def p_values(rows: Rows) -> Figure:
     """Draw the p-value of randomly masked texts against the masking ratio (FMM Fig. 4)."""
-    figure, (axes,) = _figure(6.5, 2.4)
+    figure, (axes,) = new_figure(6.5, 2.4)
     found = rows_of(rows, "check_p_value")
     axes.plot([100 * row["masking_ratio"] for row in found], [row["value"] for row in found], "o-", color=PALETTE[0])
     axes.axhline(0.05, color=PALETTE[1], linewidth=1, linestyle="--")
@@ -123,7 +126,7 @@ def performance(trainings: Mapping[str, Rows], metric: str) -> Figure:
 
     `trainings` are rows by the way in which the same model was trained; of one or of several, side by side.
     """
-    figure, (axes,) = _figure(6.5, 1.3 + 0.75 * len(trainings))
+    figure, (axes,) = new_figure(6.5, 1.3 + 0.75 * len(trainings))
     thick = 0.8 / len(trainings)
     for number, (how, rows) in enumerate(trainings.items()):
         at = {ratio: place + thick * (number - (len(trainings) - 1) / 2) for place, ratio in enumerate(MASKED)}
@@ -147,7 +150,7 @@ def performance(trainings: Mapping[str, Rows], metric: str) -> Figure:
 
 def convergence(history: Rows) -> Figure:
     """Draw validation performance against the epoch, masked and not (FMM Figs. 16 and 17)."""
-    figure, (axes,) = _figure(6.5, 2.6)
+    figure, (axes,) = new_figure(6.5, 2.6)
     for number, key in enumerate(("validation_unmasked", "validation_masked")):
         found = [row[key] for row in history if row.get(key) is not None]  # a curriculum's first stages have none
         if found:
@@ -173,14 +176,14 @@ def cheapest_best(rows: Rows) -> list[str]:
 
 def cost(rows: Rows) -> Figure:
     """Draw faithfulness against cost, with the Pareto front."""
-    figure, (axes,) = _figure(6.5, 3.0)
+    figure, (axes,) = new_figure(6.5, 3.0)
     at = {m: (find(rows, "seconds_per_text", m)["value"], find(rows, "acu", m)) for m in measures(rows)}
     front = [at[name] for name in cheapest_best(rows)]
     axes.plot([x for x, _ in front], [row["value"] for _, row in front], color=RANDOM, linewidth=1, zorder=0)
     for name, (seconds, row) in at.items():
         if row["low"] is not None:
-            axes.plot([seconds, seconds], [row["low"], row["high"]], color=_look(name)["color"], alpha=0.4)
-        axes.plot(seconds, row["value"], "o", color=_look(name)["color"])
+            axes.plot([seconds, seconds], [row["low"], row["high"]], color=look(name)["color"], alpha=0.4)
+        axes.plot(seconds, row["value"], "o", color=look(name)["color"])
         axes.annotate(name, (seconds, row["value"]), xytext=(5, 3), textcoords="offset points", fontsize=8)
     axes.set_xscale("log")
     axes.margins(x=0.15)
@@ -190,10 +193,10 @@ def cost(rows: Rows) -> Figure:
 
 def sparsity(rows: Rows) -> Figure:
     """Draw how much of all importance the most important tokens hold (ROAR App. E)."""
-    figure, (axes,) = _figure(6.5, 2.9)
+    figure, (axes,) = new_figure(6.5, 2.9)
     for name in measures(rows):
         if name != "beam":  # its importances are ranks
-            _curve(axes, rows_of(rows, "sparsity", name), name, **_look(name))
+            _curve(axes, rows_of(rows, "sparsity", name), name, **look(name))
     axes.plot([0, 100], [0, 1], color=RANDOM, linewidth=1, linestyle=":")
     axes.set(xlabel="most important tokens [%]", ylabel="share of all importance")
     axes.legend(ncols=2)

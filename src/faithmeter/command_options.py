@@ -1,4 +1,4 @@
-"""The options of the command line that say which data: every command that takes data takes them all."""
+"""What commands share: the options that say which data, lists in options, and the jobs, imported late."""
 
 import inspect
 from collections.abc import Callable
@@ -10,7 +10,33 @@ import typer
 from faithmeter.errors import InputError
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from faithmeter.data import DataSpec
+
+
+def load_jobs() -> "ModuleType":
+    """Import what takes seconds (torch, transformers) only when there is work to do, and quiet it."""
+    import transformers
+
+    from faithmeter import jobs
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return jobs
+
+
+def names(listed: str) -> tuple[str, ...]:
+    """Return the names of an option that lists them."""
+    return tuple(name.strip() for name in listed.split(","))
+
+
+def numbers(listed: str) -> tuple[int, ...]:
+    """Return the seeds of an option that lists them."""
+    try:
+        return tuple(dict.fromkeys(int(name) for name in listed.split(",")))
+    except ValueError as error:
+        raise InputError(f"Seeds are whole numbers separated by commas, such as 0,1,2; not {listed!r}.") from error
 
 
 def _data_spec(

@@ -1,0 +1,251 @@
+"""The sections of a report on retraining: ROAR, Recursive ROAR and the synthetic problem."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from faithmeter.faithfulness.roar import RECURSIVE, RELATIVE, ROAR
+from faithmeter.faithfulness.synthetic import FEATURES, SyntheticCurves
+from faithmeter.reports.content import Drawn, Section, drawn
+from faithmeter.reports.figures import PALETTE, RANDOM, look, new_figure
+from faithmeter.reports.formats import Table
+from faithmeter.reports.words import names
+from faithmeter.results import Rows, find, number, rows_of
+
+TITLES = {RECURSIVE: "Recursive ROAR", ROAR: "ROAR"}
+KINDS = {RECURSIVE: "recursive_roar", ROAR: "roar"}
+MASKED = "masked fine-tuning"
+CONCLUSIONS = {
+    "Recursive ROAR": "A curve below the random one says that a measure finds what matters; a curve that is not below "
+    "it says that the measure is not faithful. Every point is another, retrained model, so it judges the measure on "
+    "models of this kind, not on the one model that you have.",
+    "ROAR": "A curve below the random one says that a measure finds what matters; a curve that is not below it says "
+    "nothing, because redundant words may have kept the performance up.",
+    MASKED: "Masks without retraining, so it judges the measure on the very model that is explained; it needs a model "
+    "that understands masks.",
+}
+LEAKAGE = (
+    "{measures} ({protocol}): performance rises again while more is masked, by up to {rise:.2f}. Which tokens were "
+    "masked then tells the class (class leakage), so the measure looks less faithful than it is."
+)
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """What is reported on: an experiment of retraining, and the masking curves of the same task without it."""
+
+    title: str
+    metric: str
+    steps: str
+    protocols: Sequence[str]
+    rows: Rows
+    settings: Sequence[tuple[str, str]]
+    commands: Sequence[str]
+    masked: Rows | None = None
+
+
+def retrained_sections(subject: Retrained, prefix: str = "") -> list[Section]:
+    """Return the sections of an experiment: the verdict, curves, areas, sparsity, time, and how it was run."""
+    rows = subject.rows
+    panels = [TITLES[protocol] for protocol in subject.protocols] + ([MASKED] if subject.masked else [])
+    curves = Section(
+        "How performance falls when the model is retrained",
+        [f"{name}: {CONCLUSIONS[name]}" for name in panels],
+        figures=[drawn(prefix, "roar", "Performance of retrained models against what is masked; ribbons are 95 % "
+                       "intervals over trainings.", lambda: _curves(subject, panels))],
+        cautions=leaks(subject),
+    )  # fmt: skip
+    short = Section(
+        "How short the explanations are",
+        ["Share of all importance in the most important tokens, in the unmasked model. Dotted: all alike."],
+        figures=[drawn(prefix, "roar-sparsity", "Share of all importance, by number and by share of tokens.",
+                       lambda: _sparsity(rows))],
+    )  # fmt: skip
+    cost = Section("What it costs", tables=[_times(rows, prefix)])
+    settings = Table(
+        f"{prefix}roar-settings", "Settings and versions", ("what", "value"), [list(s) for s in subject.settings]
+    )
+    how = Section("How it was run", tables=[settings], commands=subject.commands)
+    return [
+        Section(
+            "In short",
+            verdict(subject),
+            tables=[areas_table(subject, prefix)],
+            cautions=_cautions(subject),
+            verdict=True,
+        ),
+        curves,
+        short,
+        cost,
+        how,
+    ]
+
+
+def measures_of_rows(rows: Rows, protocols: Sequence[str]) -> list[str]:
+    """Return the measures, the most faithful first."""
+    areas = rows_of(rows, f"{KINDS[protocols[0]]}_acu")
+    return [row["measure"] for row in sorted(areas, key=lambda row: -row["value"])]
+
+
+def areas_table(subject: Retrained, prefix: str = "") -> Table:
+    """Return RACU (ACU where steps are single tokens) of every measure by each protocol (ROAR Table 2)."""
+    rows = subject.rows
+    what = "racu" if subject.steps == RELATIVE else "acu"
+    columns = [f"{what.upper()}, {TITLES[protocol]}" for protocol in subject.protocols]
+    cells = [
+        [name, *(number(find(rows, f"{KINDS[protocol]}_{what}", name)) for protocol in subject.protocols)]
+        for name in measures_of_rows(rows, subject.protocols)
+    ]
+    if subject.masked:
+        columns.append(f"{what.upper()}, {MASKED}")
+        cells = [[*line, number(find(subject.masked, what, line[0]))] for line in cells]
+    return Table(
+        f"{prefix}roar-areas", f"{what.upper()} with 95 % intervals over trainings", ("measure", *columns), cells
+    )
+
+
+def verdict(subject: Retrained) -> list[str]:
+    """Return what the retraining says, in words."""
+    sentences = []
+    for protocol in subject.protocols:
+        areas = rows_of(subject.rows, f"{KINDS[protocol]}_acu")
+        sure = [row["measure"] for row in areas if row["low"] is not None and row["low"] > 0]
+        unsure = [row["measure"] for row in areas if row["measure"] not in sure]
+        if sure:
+            sentences.append(f"By {TITLES[protocol]}, {names(sure)} find what matters better than random masking.")
+        if unsure and any(row["low"] is not None for row in areas):
+            what = "are not faithful" if protocol == RECURSIVE else "may or may not be faithful: it cannot tell"
+            sentences.append(f"By {TITLES[protocol]}, {names(unsure)} {what}.")
+        elif unsure:
+            sentences.append(f"{TITLES[protocol]} was done with one seed, so nothing is sure: do three or more.")
+    return sentences
+
+
+def _cautions(subject: Retrained) -> list[str]:
+    counted = [row["n"] for row in rows_of(subject.rows, f"{KINDS[subject.protocols[0]]}_acu")]
+    found = []
+    if counted and 1 < counted[0] < 10:
+        found.append(f"Intervals over {counted[0]} trainings are narrower than 95 %, as a bootstrap of few is.")
+    return found
+
+
+def leaks(subject: Retrained) -> list[str]:
+    """Return a caution for the curves that rise again: a sign of class leakage."""
+    found = []
+    for protocol in subject.protocols:
+        risen = rows_of(subject.rows, f"{KINDS[protocol]}_rise")
+        if risen:
+            largest = max(row["value"] for row in risen)
+            told = LEAKAGE.format(
+                measures=names([row["measure"] for row in risen]), protocol=TITLES[protocol], rise=largest
+            )
+            found.append(told)
+    return found
+
+
+def _line(axes: Axes, rows: Rows, name: str) -> None:
+    """Draw a curve against the share or the number of tokens, with a ribbon where it has intervals."""
+    style = look(name)
+    places = [row["tokens"] if row["tokens"] is not None else 100 * row["masking_ratio"] for row in rows]
+    axes.plot(places, [row["value"] for row in rows], label=name, linewidth=1.5, **style)
+    if rows and all(row["low"] is not None for row in rows):
+        low, high = ([row[end] for row in rows] for end in ("low", "high"))
+        axes.fill_between(places, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _curves(subject: Retrained, panels: Sequence[str]) -> Figure:
+    """Draw every protocol's curves side by side, and those of masked fine-tuning (ROAR Figs. 4, 8 and 9)."""
+    figure, axes = new_figure(3.6 * len(panels), 3.1, len(panels))
+    every = ["random", *measures_of_rows(subject.rows, subject.protocols)]
+    for place, (panel, title) in enumerate(zip(axes, panels, strict=True)):
+        for name in every:
+            if title == MASKED:
+                found = rows_of(subject.masked or (), "masked_performance", name)
+            else:
+                found = rows_of(subject.rows, f"{KINDS[subject.protocols[place]]}_performance", name)
+            if found:
+                _line(panel, [{"tokens": None, **row} for row in found], name)
+        share = subject.steps == RELATIVE or title == MASKED
+        panel.set(title=title, xlabel="tokens masked [%]" if share else "tokens masked")
+    axes[0].set_ylabel(subject.metric)
+    axes[0].legend()
+    return figure
+
+
+def _sparsity(rows: Rows) -> Figure:
+    """Draw sparsity by number and by share of tokens (ROAR Figs. 5 and 6)."""
+    figure, (counted, shared) = new_figure(7.2, 2.9, 2)
+    for name in dict.fromkeys(row["measure"] for row in rows_of(rows, "roar_sparsity")):
+        _line(counted, rows_of(rows, "roar_sparsity_tokens", name), name)
+        _line(shared, rows_of(rows, "roar_sparsity", name), name)
+    shared.plot([0, 100], [0, 1], color=RANDOM, linewidth=1, linestyle=":")
+    counted.set(xlabel="most important tokens", ylabel="share of all importance")
+    shared.set(xlabel="most important tokens [%]")
+    counted.legend()
+    return figure
+
+
+def _times(rows: Rows, prefix: str) -> Table:
+    """Return the trainings and the time of each measure (ROAR Table 7)."""
+    cells = []
+    for row in rows_of(rows, "roar_trainings"):
+        training, explaining = (
+            find(rows, f"roar_seconds_{what}", row["measure"])["value"] for what in ("training", "explaining")
+        )
+        each = training / max(1, row["value"])
+        cells.append([row["measure"], f"{row['value']:.0f}", f"{each:.1f}", f"{training:.0f}", f"{explaining:.0f}"])
+    columns = ("measure", "trainings", "seconds a training", "training [s]", "explaining [s]")
+    return Table(f"{prefix}roar-times", "Time, beside the trainings that all measures share", columns, cells)
+
+
+# --------------------------------------------------------------------------------------- the synthetic problem
+
+
+def synthetic_verdict(curves: Mapping[int, SyntheticCurves]) -> list[str]:
+    """Return what the synthetic problem says of both protocols."""
+    distance = max(
+        abs(found - true) for one in curves.values() for found, true in zip(one.recursive, one.truth, strict=True)
+    )
+    longer = sum(sum(one.roar) > sum(one.truth) + 0.1 for one in curves.values())
+    right = distance <= 0.01
+    return [
+        f"Recursive ROAR {'finds' if right else 'does not find'} the true curve: they differ by at most "
+        f"{distance:.3f} in accuracy, over {len(curves)} seeds and {FEATURES + 1} points.",
+        f"Plain ROAR stays above the true curve in {longer} of {len(curves)} seeds: what is left of the four features "
+        "that say the same keeps the accuracy up.",
+    ]
+
+
+def synthetic_section(curves: Mapping[int, SyntheticCurves]) -> Section:
+    """Return the section on the synthetic problem, with its figure (ROAR Fig. 3)."""
+    lines: dict[str, Callable[[SyntheticCurves], list[float]]] = {
+        "ground truth": lambda one: one.truth,
+        "Recursive ROAR": lambda one: one.recursive,
+        "ROAR": lambda one: one.roar,
+        "worst case": lambda one: one.worst,
+    }
+
+    def draw() -> Figure:
+        figure, axes = new_figure(3.2 * min(3, len(curves)), 2.9, min(3, len(curves)))
+        for panel, (seed, one) in zip(axes, curves.items(), strict=False):
+            for number_, (name, curve) in enumerate(lines.items()):
+                dash = "--" if name == "Recursive ROAR" else "-"
+                panel.plot(range(FEATURES + 1), curve(one), label=name, color=PALETTE[number_], linestyle=dash)
+            panel.set(title=f"seed {seed}", xlabel="features removed")
+        axes[0].set_ylabel("accuracy")
+        axes[0].legend()
+        return figure
+
+    table = Table(
+        "synthetic", "Accuracy after so many features are removed",
+        ("curve", *(str(count) for count in range(FEATURES + 1))),
+        [
+            [f"{name}, seed {seed}", *(f"{value:.3f}" for value in curve(one))]
+            for seed, one in curves.items()
+            for name, curve in lines.items()
+        ],
+    )  # fmt: skip
+    figures: list[Drawn] = [drawn("", "synthetic", "Accuracy against the number of removed features.", draw)]
+    return Section("In short", synthetic_verdict(curves), [table], figures, verdict=True)

@@ -1,0 +1,65 @@
+"""The command `faithmeter roar`: parses, calls the job, prints."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from faithmeter.command_options import Data, load_jobs, names, numbers
+from faithmeter.printing import console, print_table
+from faithmeter.progress import Terminal
+
+
+def roar(
+    run: Annotated[Path, typer.Argument(help="The folder to make; one that is there is gone on with.")],
+    data: Data,
+    model: Annotated[str, typer.Option(help="As for `train`.")] = "bilstm",
+    measures: Annotated[
+        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all but beam]")
+    ] = None,
+    protocols: Annotated[
+        str, typer.Option(help="`recursive` explains anew at each step; `roar` once; or both.")
+    ] = "recursive,roar",
+    seeds: Annotated[str, typer.Option(help="Seeds of the trainings, separated by commas.")] = "0",
+    steps: Annotated[
+        str, typer.Option(help="relative (a tenth of the tokens) or absolute (1 to 10 tokens).")
+    ] = "relative",
+    target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: the model's]")] = None,
+    vectors: Annotated[str | None, typer.Option(help="For `bilstm`: a file of word vectors.")] = None,
+    max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Trainings at a time, each on one core.  [default: one a core]")
+    ] = None,
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="Instead: hold both protocols against the truth on a known problem.")
+    ] = False,
+) -> None:
+    """Mask what is called important, retrain, measure again: ROAR and Recursive ROAR. Goes on where it was stopped."""
+    jobs, reporter = load_jobs(), Terminal(console)
+    if synthetic:
+        sentences, page = jobs.synthetic_roar(run, seeds=numbers(seeds), reporter=reporter)
+        console.print("\n".join(sentences), markup=False, soft_wrap=True)
+        console.print(f"The figure and the numbers: {page}", soft_wrap=True)
+        return
+    if data is None:
+        found = jobs.go_on(jobs.RoarRun(run), workers=workers, reporter=reporter)
+    else:
+        options = jobs.RoarOptions(
+            measures=None if measures is None else names(measures),
+            protocols=names(protocols),
+            seeds=numbers(seeds),
+            steps=steps,
+            target=target,
+        )
+        training = jobs.TrainingOptions(epochs=epochs, learning_rate=learning_rate, batch_size=batch_size)
+        found = jobs.roar(
+            run, data, model, options, training, max_length=max_length, vectors=vectors, workers=workers,
+            reporter=reporter,
+        )  # fmt: skip
+    table, sentences = jobs.roar_verdict(found)
+    print_table(table)
+    console.print("\n".join(sentences), markup=False, soft_wrap=True)
+    console.print(f"`faithmeter report {run}` draws the curves.", soft_wrap=True)

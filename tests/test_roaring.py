@@ -1,0 +1,181 @@
+"""`faithmeter roar` as a whole, on a small task: the same table however it is cut, killed or gone on with."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import sentiment_rows
+
+from faithmeter import DataSpec, InputError, Run, TrainingOptions
+from faithmeter.faithfulness.roar import Node, explain_split, mask_split
+from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.jobs import RoarOptions, go_on, roar
+from faithmeter.jobs.roaring import _fresh, _prepared, _seed
+from faithmeter.roar_run import RoarRun, load_masks
+from faithmeter.training import fine_tune
+
+OPTIONS = RoarOptions(measures=("x-grad-abs",), seeds=(0, 1))
+TRAINING = TrainingOptions(epochs=3, learning_rate=0.02, batch_size=8)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("roar") / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in sentiment_rows(80)))
+    return DataSpec(data=str(path))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, data):
+    return roar(tmp_path_factory.mktemp("roar") / "done", data, "bilstm", OPTIONS, TRAINING, workers=1)
+
+
+def table(run):
+    """The results but for times, which no two runs share."""
+    return [row for row in run.results if "seconds" not in row["kind"]]
+
+
+def outcomes(run):
+    return {node: run.folder(node) / "outcome.json" for node in run.config.nodes() if run.is_done(node)}
+
+
+def test_the_results_have_curves_areas_sparsity_and_times_of_every_measure(done):
+    kinds = {(row["kind"], row["measure"]) for row in done.results}
+    for measure in OPTIONS.measures:
+        for kind in ("performance", "acu", "racu"):
+            assert (f"roar_{kind}", measure) in kinds
+            assert (f"recursive_roar_{kind}", measure) in kinds
+        for kind in ("sparsity", "sparsity_tokens", "trainings", "seconds_training", "seconds_explaining"):
+            assert (f"roar_{kind}", measure) in kinds
+    curve = [row for row in done.results if (row["kind"], row["measure"]) == ("roar_performance", "random")]
+    assert [row["masking_ratio"] for row in curve] == [step / 10 for step in range(11)]
+    assert all(row["over"] == "seeds" and row["n"] == 2 for row in curve)
+    trained = {row["measure"]: row["value"] for row in done.results if row["kind"] == "roar_trainings"}
+    assert trained == {"x-grad-abs": 2 * 17, "random": 2 * 9}
+
+
+def test_0_and_100_per_cent_are_shared_and_the_first_step_is_the_same_for_both(done):
+    def curve(kind, measure):
+        return [row["value"] for row in done.results if (row["kind"], row["measure"]) == (kind, measure)]
+
+    every = [curve(f"{kind}_performance", name) for kind in ("roar", "recursive_roar") for name in OPTIONS.measures]
+    assert len({one[0] for one in every}) == len({one[-1] for one in every}) == 1
+    for name in OPTIONS.measures:
+        assert curve("roar_performance", name)[1] == curve("recursive_roar_performance", name)[1]
+
+
+def test_a_recursive_step_explains_the_model_and_the_data_of_the_step_before(done):
+    config = done.config
+    splits, encoded, _ = _prepared(str(done.path))
+    before = load_masks(done.folder(Node(1, "recursive", "x-grad-abs", 1)), encoded)
+    again = _fresh(config, splits, 1)
+    training = TRAINING.over(config.training)
+    fine_tune(
+        again, before["train"], before["validation"], training.__class__(**{**vars(training), "seed": 1}),
+        metric=config.metric, checkpoints=done.path / "again",
+    )  # fmt: skip
+    after = load_masks(done.folder(Node(1, "recursive", "x-grad-abs", 2)), encoded)
+    for name in ("train", "validation", "test"):
+        measure, seed = IMPORTANCE_MEASURES["x-grad-abs"], _seed(1, name)
+        importance = explain_split(again, before[name], measure, target="gold", seed=seed)
+        assert np.array_equal(mask_split(before[name], importance, 2, "relative").masked, after[name].masked)
+    shutil.rmtree(done.path / "again")
+
+
+def test_models_are_kept_only_while_a_step_needs_them(done):
+    kept = {path.parent.relative_to(done.path).as_posix() for path in done.path.rglob("model")}
+    last = {f"seed-{seed}/{name}/recursive-09" for seed in (0, 1) for name in OPTIONS.measures}
+    assert kept == {"seed-0/unmasked", "seed-1/unmasked"} | last
+
+
+def test_results_do_not_depend_on_the_number_of_workers(done, data, tmp_path):
+    two = roar(tmp_path / "two", data, "bilstm", OPTIONS, TRAINING, workers=2)
+    assert table(two) == table(done)
+
+
+def test_a_killed_experiment_goes_on_to_the_same_table_and_repeats_nothing_that_was_done(done, data, tmp_path):
+    command = [
+        sys.executable, "-m", "faithmeter.cli", "roar", str(tmp_path / "run"), "--data", data.data, "--seeds", "0,1",
+        "--measures", "x-grad-abs", "--epochs", "3", "--learning-rate", "0.02", "--batch-size", "8",
+        "--workers", "1",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run_folder = tmp_path / "run"
+    while not (run_folder / "seed-0" / ".random-06.part").exists():  # it is in the middle of a training
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in outcomes(RoarRun(run_folder)).values()}
+    assert len(kept) >= 7
+    finished = go_on(RoarRun(run_folder), workers=1)
+    assert table(finished) == table(done)
+    assert all(path.stat().st_mtime_ns == before for path, before in kept.items())
+    assert not list(run_folder.rglob(".*.part"))
+
+
+def test_more_measures_are_welcome_and_train_only_what_is_new(done, data, tmp_path):
+    path = shutil.copytree(done.path, tmp_path / "run")
+    before = {file: file.stat().st_mtime_ns for file in outcomes(RoarRun(path)).values()}
+    more = RoarOptions(measures=("attention",), seeds=(0,), protocols=("recursive",))
+    grown = roar(path, data, "bilstm", more, TRAINING, workers=1)
+    assert grown.config.measures == ("x-grad-abs", "attention")
+    assert all(file.stat().st_mtime_ns == was for file, was in before.items())
+    old = [row for row in table(grown) if row["measure"] != "attention"]
+    assert table(done) == old
+
+
+def test_other_settings_are_not_mixed_and_other_folders_not_overwritten(done, data, tmp_path):
+    with pytest.raises(InputError, match="another training"):
+        roar(done.path, data, "bilstm", OPTIONS, TrainingOptions(epochs=1), workers=1)
+    with pytest.raises(InputError, match="another steps"):
+        roar(done.path, data, "bilstm", RoarOptions(steps="absolute", seeds=(0,)), TRAINING, workers=1)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(InputError, match="nothing is overwritten"):
+        roar(tmp_path / "other", data, "bilstm", OPTIONS, TRAINING)
+    with pytest.raises(InputError, match="is a ROAR experiment, not a run"):
+        Run(done.path)
+    with pytest.raises(InputError, match="is not a ROAR experiment"):
+        RoarRun(tmp_path / "other")
+
+
+def test_steps_of_one_token_end_at_ten_and_have_no_relative_area(data, tmp_path):
+    options = RoarOptions(measures=("grad-l2",), steps="absolute", protocols=("roar",))
+    run = roar(tmp_path / "run", data, "bilstm", options, TrainingOptions(epochs=1), workers=1)
+    curve = [row for row in run.results if (row["kind"], row["measure"]) == ("roar_performance", "grad-l2")]
+    assert [row["tokens"] for row in curve] == list(range(11))
+    assert {row["kind"] for row in run.results if row["kind"].endswith("acu")} == {"roar_acu"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocols": ("hooker",)}, "no protocol 'hooker'"),
+        ({"steps": "half"}, "no kind of steps 'half'"),
+        ({"target": "wish"}, "no target 'wish'"),
+        ({"seeds": ()}, "at least one seed"),
+    ],
+)
+def test_what_cannot_be_done_is_said(options, message):
+    with pytest.raises(InputError, match=message):
+        RoarOptions(**options)
+
+
+def test_a_measure_that_the_model_has_not_and_changed_data_are_refused(data, tmp_path, write):
+    with pytest.raises(InputError, match="attention cannot explain"):
+        roar(tmp_path / "small", data, "small", RoarOptions(measures=("attention",)))
+    rows = sentiment_rows(40)
+    options, training = RoarOptions(measures=("grad-l2",), protocols=("roar",)), TrainingOptions(epochs=1)
+    changing = DataSpec(data=str(write("changing.csv", rows)))
+    roar(tmp_path / "run", changing, "bilstm", options, training, workers=1)
+    shutil.rmtree(tmp_path / "run" / "seed-0" / "random-03")
+    write("changing.csv", [{**row, "text": f"{row['text']} plot"} for row in rows])
+    with pytest.raises(InputError, match="has changed"):
+        go_on(RoarRun(tmp_path / "run"), workers=1)
