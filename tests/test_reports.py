@@ -1,6 +1,7 @@
 """Reports: what they say follows from the rows, and nothing in them can do anything."""
 
 import csv
+import html
 import json
 import shlex
 import shutil
@@ -17,13 +18,16 @@ from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measur
 from faithmeter.explanation import explain_text
 from faithmeter.files import write_jsonl
 from faithmeter.importance import as_measure
-from faithmeter.jobs import MeasureOptions
+from faithmeter.jobs import MeasureOptions, RoarOptions, roar, synthetic_roar
 from faithmeter.jobs.reporting import _commands, _examples
 from faithmeter.jobs.summarising import confidence_of_pairs
 from faithmeter.reports import figures, words
 from faithmeter.reports.card import model_card
 from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
-from faithmeter.results import find, most_faithful
+from faithmeter.reports.page import render_page
+from faithmeter.reports.roar import Retrained, leaks, retrained_sections
+from faithmeter.reports.roar import verdict as retraining_verdict
+from faithmeter.results import Result, find, most_faithful
 
 NASTY = "</script><img src=x onerror=alert(1)>\u202e"
 
@@ -331,3 +335,105 @@ def test_other_data_is_no_other_way_of_training(measured, tmp_path):
     (path / "config.json").write_text(json.dumps(config))
     report([measured.path, path], tmp_path / "out", formats=("csv",), examples=False)
     assert not (tmp_path / "out" / "trainings.csv").exists()
+
+
+# ------------------------------------------------------------------------- retraining
+
+
+def retrained_rows(protocols=("recursive", "roar"), seeds=3, rise=None):
+    """Result rows as an experiment has them, with one measure below random masking and one on it."""
+    interval = (-0.02, 0.02) if seeds > 1 else (None, None)
+    rows = []
+    for protocol in protocols:
+        kind = "recursive_roar" if protocol == "recursive" else "roar"
+        for name, fall in (("random", 1.0), ("attention", 2.0), ("grad-l2", 1.0)):
+            for step in range(11):
+                value = max(0.2, 1 - fall * step / 10)
+                rows.append(Result(f"{kind}_performance", value, "accuracy", "test", step / 10, seeds, name))
+        for name, value in (("attention", 0.4), ("grad-l2", 0.0)):
+            low, high = (None, None) if seeds == 1 else (value + interval[0], value + interval[1])
+            for what in ("acu", "racu"):
+                rows.append(Result(f"{kind}_{what}", value, "accuracy", "test", None, seeds, name, low, high, "seeds"))
+        if rise:
+            rows.append(Result(f"{kind}_rise", rise, "accuracy", "test", None, seeds, "grad-l2"))
+    for name in ("attention", "grad-l2"):
+        for step in range(11):
+            rows.append(Result("roar_sparsity", step / 10, "accuracy", "test", step / 10, seeds, name))
+            rows.append(Result("roar_sparsity_tokens", step / 10, "accuracy", "test", None, seeds, name, tokens=step))
+    for name, count in (("attention", 17), ("grad-l2", 17), ("random", 9)):
+        for what, value in (("trainings", count), ("seconds_training", 170.0), ("seconds_explaining", 3.0)):
+            rows.append(Result(f"roar_{what}", value, "seconds", "train", None, count, name))
+    return [row.as_row() for row in rows]
+
+
+def retrained(masked=None, **rows):
+    protocols = rows.get("protocols", ("recursive", "roar"))
+    settings = [("model", "bilstm"), ("classes", "<i>")]
+    return Retrained(
+        "bilstm on x", "accuracy", "relative", protocols, retrained_rows(**rows), settings, ["faithmeter roar"], masked
+    )
+
+
+def test_retraining_says_what_each_protocol_can_and_cannot_conclude():
+    said = " ".join(retraining_verdict(retrained()))
+    assert "By Recursive ROAR, attention find" in said
+    assert "By Recursive ROAR, grad-l2 are not faithful" in said
+    assert "By ROAR, grad-l2 may or may not be faithful" in said
+    assert "one seed, so nothing is sure" in " ".join(retraining_verdict(retrained(seeds=1)))
+
+
+def test_a_curve_that_rises_again_is_flagged_as_class_leakage():
+    assert leaks(retrained()) == []
+    (recursive, plain) = leaks(retrained(rise=0.2))
+    assert "grad-l2 (Recursive ROAR)" in recursive
+    assert "class leakage" in plain
+
+
+def test_the_sections_on_retraining_have_the_papers_table_figures_and_times(measured):
+    found = retrained_sections(retrained(masked=measured.results, rise=0.1))
+    drawn = {figure.name: figure for section in found for figure in section.figures}
+    assert [axes.get_title() for axes in drawn["roar"].figure.axes] == ["Recursive ROAR", "ROAR", "masked fine-tuning"]
+    assert len(drawn["roar-sparsity"].figure.axes) == 2
+    tables = {table.name: table for section in found for table in section.tables}
+    assert tables["roar-areas"].columns[1:] == ("RACU, Recursive ROAR", "RACU, ROAR", "RACU, masked fine-tuning")
+    assert tables["roar-areas"].rows[0][:2] == ["attention", "0.40 (0.38–0.42)"]
+    assert tables["roar-times"].rows[0] == ["attention", "17", "10.0", "170", "3"]
+    page = render_page("t", found, "1")
+    assert "&lt;i&gt;" in page
+    assert "<i>" not in page
+
+
+def test_a_report_takes_experiments_and_runs_of_the_same_task_together(measured, tmp_path, faithmeter):
+    roar(
+        tmp_path / "roar",
+        measured.config.data,
+        "bilstm",
+        RoarOptions(measures=("grad-l2",), protocols=("roar",)),
+        TrainingOptions(epochs=1),
+        workers=1,
+    )
+    (alone,) = report([tmp_path / "roar"], tmp_path / "alone")
+    assert "masked fine-tuning:" not in alone.read_text()
+    (page,) = report([measured.path, tmp_path / "roar"], tmp_path / "out", examples=False)
+    text = page.read_text()
+    assert "retrained" in text
+    assert "masked fine-tuning:" in text
+    # the command in it does the same experiment again: nothing is left to do
+    command = text.split("faithmeter roar ")[1].split("\n")[0].split("<")[0]
+    code, printed = faithmeter("roar", *shlex.split(html.unescape(command)))
+    assert code == 0, printed
+    assert "21 of 21 pieces of work are done already" in printed
+
+
+def test_the_synthetic_problem_is_a_page_with_a_verdict(tmp_path, faithmeter, monkeypatch):
+    monkeypatch.setattr(synthetic_roar, "__kwdefaults__", {**synthetic_roar.__kwdefaults__, "train_rows": 10_000})
+    code, printed = faithmeter("roar", tmp_path / "out", "--synthetic", "--seeds", "0,1")
+    assert code == 0, printed
+    assert "Recursive ROAR finds the true curve" in printed
+    assert "Plain ROAR stays above the true curve in 2 of 2 seeds" in printed
+    assert "Recursive ROAR, seed 1" in (tmp_path / "out" / "report.html").read_text()
+    assert len((tmp_path / "out" / "curves.jsonl").read_text().splitlines()) == 2 * 4 * 17
+    code, printed = faithmeter("roar", tmp_path / "out", "--synthetic")
+    assert (code, "nothing is overwritten" in printed) == (2, True)
+    code, printed = faithmeter("roar", tmp_path / "new", "--synthetic", "--seeds", "a")
+    assert (code, "whole numbers" in printed) == (2, True)
