@@ -20,7 +20,7 @@ from faithmeter.last_layer import touched
 # oneDNN keeps what it has compiled for 1,024 shapes, in a store of its own and in one of torch's. Texts have many
 # lengths, so that grows by hundreds of megabytes; a pass needs a few shapes only. Read at the first pass.
 for _store in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(_store, "64")
+    os.environ.setdefault(_store, "16")
 
 
 def _operator() -> Callable[..., Tensor] | None:

@@ -75,10 +75,10 @@ _TABLE = (
     ImportanceMeasure(
         "loo-abs", "occlusion", False, True, False, absolute(leave_one_out), lambda n: n + 1, "loo-signed"
     ),
-    ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
     ImportanceMeasure(
         "attention", "attention", False, True, False, attention, lambda _: 1, only_for=BiLSTMConfig.model_type
     ),
+    ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
 )
 IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
 

@@ -108,6 +108,7 @@ def _performance(same: Sequence[Subject], prefix: str) -> Section:
     ]
     cells.append(["class majority", *[number(find(same[0].rows, "majority"), 3)] * len(figures.MASKED)])
     several = len(same) > 1
+    shown = "The same beside the class majority." if several else said
     name = f"{prefix}trainings" if several else f"{prefix}performance"
     of = f", {same[0].title.removesuffix(f', {same[0].how}')}, by how it was trained" if several else ""
     return Section(
@@ -117,7 +118,7 @@ def _performance(same: Sequence[Subject], prefix: str) -> Section:
             "when everything is masked."
         ],
         [Table(name, said, ("training", *figures.MASKED.values()), cells)] if several else [],
-        [drawn("", name, said, lambda: figures.performance(rows, metric))],
+        [drawn("", name, shown, lambda: figures.performance(rows, metric))],
     )
 
 

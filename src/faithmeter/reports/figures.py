@@ -14,11 +14,11 @@ from matplotlib.ticker import MaxNLocator
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.results import Rows, find, most_faithful, rows_of
 
-# Okabe and Ito's colours, told apart by the colour-blind too
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8860B", "#882255")
+INK = "#010203"  # stands for the page's own text colour, so that figures follow its dark mode
+# Okabe and Ito's colours, told apart by the colour-blind too; their yellow is too light for lines
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK, "#A63A6B")
 DASHES = ("-", "--", "-.", ":")
 RANDOM = "#888888"
-INK = "#010203"  # stands for the page's own text colour, so that figures follow its dark mode
 WAYS = ("masked", "plain", "only-masking")  # of training, in the order of their colours
 MASKED = {0.0: "nothing masked", 0.5: "half masked", 1.0: "all masked"}
 STYLE: dict[Any, Any] = {
@@ -128,19 +128,20 @@ def performance(trainings: Mapping[str, Rows], metric: str) -> Figure:
     """
     figure, (axes,) = new_figure(6.5, 1.3 + 0.75 * len(trainings))
     thick = 0.8 / len(trainings)
+    majority = find(next(iter(trainings.values())), "majority")["value"]
+    if majority is not None:
+        axes.axvline(majority, color=RANDOM, linewidth=1.5, linestyle="--", label="class majority")
     for number, (how, rows) in enumerate(trainings.items()):
         at = {ratio: place + thick * (number - (len(trainings) - 1) / 2) for place, ratio in enumerate(MASKED)}
         found = [(at[row["masking_ratio"]], row) for row in rows_of(rows, "performance")]
         colour = PALETTE[(WAYS.index(how) if how in WAYS else len(WAYS) + number) % len(PALETTE)]
         axes.barh([y for y, _ in found], [row["value"] for _, row in found], 0.9 * thick, color=colour, label=how)
         for y, row in found:
-            end = row["value"]
             if row["low"] is not None:
                 axes.plot([row["low"], row["high"]], [y, y], color=INK, linewidth=1.5)
-                end = max(end, row["high"])
+            # behind all that is drawn there, or a line would cross it
+            end = max(x for x in (row["value"], row["high"], majority) if x is not None)
             axes.annotate(f"{row['value']:.3f}", (end, y), xytext=(4, 0), textcoords="offset points", va="center")
-    for row in rows_of(next(iter(trainings.values())), "majority"):
-        axes.axvline(row["value"], color=RANDOM, linewidth=1.5, linestyle="--", label="class majority")
     axes.set_yticks(range(len(MASKED)), list(MASKED.values()))
     axes.invert_yaxis()
     figure.legend(loc="outside upper left", ncols=4)
