@@ -3,8 +3,8 @@
 They run as they are written; what is small is the world around them. A page is read in a folder with the files that it
 speaks of: a few rows of data, and tiny models with random weights in folders named like those on the hub. The hub's
 datasets, the packages of the extra `sentiment` and the generated questions are stood in for by a few short rows, the
-curriculum and the bootstrap are short, and only the page about the report has its figures drawn; so even `quickstart`
-takes seconds. These tests say that what is written works, not what its numbers would be.
+curriculum, the bootstrap and retraining are short, and only the page about the report has its figures drawn; so even
+`quickstart` takes seconds. These tests say that what is written works, not what its numbers would be.
 
 Not run, but checked: `make` (the target exists; what a recipe calls of faithmeter is run), `pip install` (the extra or
 the package is known), benchmarks (the script takes these options), and the processes that `accelerate launch` starts
@@ -14,6 +14,7 @@ and options that exist.
 
 import argparse
 import json
+import os
 import re
 import runpy
 import shutil
@@ -33,8 +34,9 @@ from matplotlib.figure import Figure
 import faithmeter as package
 from faithmeter import babi, cli, statistics
 from faithmeter.classifier import Classifier
+from faithmeter.faithfulness import roar
 from faithmeter.from_scratch import small_classifier
-from faithmeter.jobs import training
+from faithmeter.jobs import roar_summary, synthetic_roar, training
 from faithmeter.reports import content
 from faithmeter.training import curriculum
 
@@ -51,6 +53,12 @@ BEFORE = {
         "check runs/quickstart",
         "measure runs/quickstart --measures loo-signed,grad-l2",
     ),
+    "retraining": (
+        "train runs/quickstart --task babi-1",
+        "check runs/quickstart",
+        "measure runs/quickstart --measures grad-l2",
+    ),
+    "exploring": ("train runs/quickstart --task babi-1",),
     "results": ("train runs/study/sst2-masked-0 --task sst2 --data-dir DIR",),
 }
 
@@ -290,6 +298,10 @@ def reader(world, faithmeter, monkeypatch, tmp_path) -> Reader:
     monkeypatch.setattr(curriculum, "ROWS_PER_EPOCH", 32)
     monkeypatch.setattr(curriculum, "MOST_EPOCHS", 1)
     monkeypatch.setattr(statistics, "RESAMPLES", 199)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # other processes would not see this world
+    for room in (roar, roar_summary):
+        monkeypatch.setattr(room, "last_step", lambda _: 2)
+    monkeypatch.setitem(synthetic_roar.__kwdefaults__, "train_rows", 2000)
     reader = Reader(faithmeter, monkeypatch, tmp_path)
     monkeypatch.setattr("uvicorn.run", lambda app, **_: reader.served.append(app))
     return reader

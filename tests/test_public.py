@@ -29,10 +29,10 @@ ROOMS = (
 def test_the_public_names_are_these():
     assert set(faithmeter.__all__) == {
         "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Batch", "Classifier", "DataSpec", "Encoded", "Explanation",
-        "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "Run", "Splits", "Task",
-        "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "check", "explain", "explain_texts", "fine_tune",
-        "load_classifier", "load_splits", "majority_performance", "measure", "pool", "report", "resume",
-        "bilstm_classifier", "small_classifier", "train",
+        "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun", "Run",
+        "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "check", "explain",
+        "explain_texts", "fine_tune", "load_classifier", "load_splits", "majority_performance", "measure", "pool",
+        "report", "resume", "roar", "bilstm_classifier", "small_classifier", "train",
     }  # fmt: skip
     assert all(hasattr(faithmeter, name) for name in faithmeter.__all__)
     assert {name for names in faithmeter._ROOMS.values() for name in names} == set(faithmeter.__all__)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from faithmeter.in_distribution import MaSF
     from faithmeter.jobs import (
         MeasureOptions,
+        RoarOptions,
         TrainingOptions,
         adopt,
         check,
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
         pool,
         report,
         resume,
+        roar,
         train,
     )
     from faithmeter.performance import METRICS, majority_performance
     from faithmeter.results import Result
+    from faithmeter.roar_run import RoarRun
     from faithmeter.run import Run
     from faithmeter.tasks import TASKS, Task
     from faithmeter.training import TrainingConfig, fine_tune
@@ -46,6 +49,8 @@ __all__ = [
     "MaSF",
     "MeasureOptions",
     "Result",
+    "RoarOptions",
+    "RoarRun",
     "Run",
     "Splits",
     "Task",
@@ -65,6 +70,7 @@ __all__ = [
     "pool",
     "report",
     "resume",
+    "roar",
     "small_classifier",
     "train",
 ]
@@ -96,6 +102,7 @@ _ROOMS = {
     "in_distribution": ("MaSF",),
     "jobs": (
         "MeasureOptions",
+        "RoarOptions",
         "TrainingOptions",
         "adopt",
         "check",
@@ -104,6 +111,7 @@ _ROOMS = {
         "pool",
         "report",
         "resume",
+        "roar",
         "train",
     ),
     "performance": (
@@ -111,6 +119,7 @@ _ROOMS = {
         "majority_performance",
     ),
     "results": ("Result",),
+    "roar_run": ("RoarRun",),
     "run": ("Run",),
     "from_scratch": ("bilstm_classifier", "small_classifier"),
     "tasks": (
