@@ -25,6 +25,7 @@ def roar(
         str, typer.Option(help="relative (a tenth of the tokens) or absolute (1 to 10 tokens).")
     ] = "relative",
     target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
+    ig_steps: Annotated[int, typer.Option(min=1, help="Steps of integrated gradients.")] = 50,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: the model's]")] = None,
@@ -53,6 +54,7 @@ def roar(
             seeds=numbers(seeds),
             steps=steps,
             target=target,
+            ig_steps=ig_steps,
         )
         training = jobs.TrainingOptions(epochs=epochs, learning_rate=learning_rate, batch_size=batch_size)
         found = jobs.roar(

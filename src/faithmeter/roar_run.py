@@ -46,6 +46,7 @@ class RoarConfig:
     seeds: tuple[int, ...]
     steps: str
     target: str
+    ig_steps: int
 
     @property
     def subject(self) -> str:

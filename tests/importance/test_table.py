@@ -9,7 +9,8 @@ from importance.reference import SHORT, TARGETS, TEXTS, alone, example_batch, st
 
 from faithmeter.errors import InputError
 from faithmeter.from_scratch import bilstm_classifier, small_classifier
-from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
+from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure, with_steps
+from faithmeter.importance.gradient import integrated_gradient
 
 
 @functools.cache
@@ -165,3 +166,14 @@ def test_a_wrong_name_a_wrong_shape_and_a_number_that_is_not_finite_are_refused_
         as_measure(lambda *_: torch.zeros(2, 2)).explain(classifier, batch, TARGETS, 0)
     with pytest.raises(InputError, match="not finite"):
         as_measure(lambda *_: torch.full(batch.input_ids.shape, torch.nan)).explain(classifier, batch, TARGETS, 0)
+
+
+def test_integrated_gradients_take_another_number_of_steps_and_other_measures_do_not():
+    classifier, batch = classifier_of("bert"), example_batch(classifier_of("bert"), texts=SHORT)
+    signed, absolute = (with_steps(IMPORTANCE_MEASURES[f"ig-{kind}"], 3) for kind in ("signed", "abs"))
+    expected = integrated_gradient(classifier, batch, TARGETS, 0, steps=3)
+    assert torch.equal(signed.explain(classifier, batch, TARGETS, 0), expected)
+    assert torch.equal(absolute.explain(classifier, batch, TARGETS, 0), expected.abs())
+    assert signed.passes(7) == 9
+    assert not torch.equal(expected, IMPORTANCE_MEASURES["ig-signed"].explain(classifier, batch, TARGETS, 0))
+    assert with_steps(IMPORTANCE_MEASURES["beam"], 3) is IMPORTANCE_MEASURES["beam"]

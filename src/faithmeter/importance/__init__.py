@@ -4,7 +4,8 @@ To add one, write a function of (classifier, batch, targets, seed) and give it a
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from torch import Tensor
@@ -81,6 +82,14 @@ _TABLE = (
     ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
 )
 IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
+
+
+def with_steps(measure: ImportanceMeasure, steps: int) -> ImportanceMeasure:
+    """Return an integrated gradient with another number of steps; any other measure as it is."""
+    if measure.name not in ("ig-signed", "ig-abs"):
+        return measure
+    explain = partial(integrated_gradient, steps=steps)
+    return replace(measure, explain=explain if measure.signed else absolute(explain), passes=lambda _: 3 * steps)
 
 
 def measures_of(model_type: str) -> list[str]:

@@ -138,7 +138,16 @@ def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = 
     for name, value in vars(config.training).items():
         if name in ("epochs", "learning_rate", "batch_size"):
             options += [f"--{name.replace('_', '-')}", str(value)]
-    options += ["--steps", config.steps, "--target", config.target, "--max-length", str(config.max_length)]
+    options += [
+        "--steps",
+        config.steps,
+        "--target",
+        config.target,
+        "--ig-steps",
+        str(config.ig_steps),
+        "--max-length",
+        str(config.max_length),
+    ]
     options += ["--vectors", config.vectors] if config.vectors else []
     return Retrained(
         title=f"{config.subject}, retrained",

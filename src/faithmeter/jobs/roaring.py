@@ -32,7 +32,7 @@ from faithmeter.faithfulness.roar import (
     sparsity,
 )
 from faithmeter.files import new_folder, write_json
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance import IMPORTANCE_MEASURES, with_steps
 from faithmeter.jobs.measuring import distinct, duration, seconds_per_token
 from faithmeter.jobs.roar_summary import summarise
 from faithmeter.jobs.training import (
@@ -66,13 +66,17 @@ Tokenised = dict[str, Encoded]  # by the name of the split
 
 @dataclass(frozen=True)
 class RoarOptions:
-    """What to retrain for; no measure named means all that can explain the model but beam search, which is dear."""
+    """What to retrain for; no measure named means all that can explain the model but beam search, which is dear.
+
+    `ig_steps` is the number of steps of integrated gradients: 50 in the paper.
+    """
 
     measures: tuple[str, ...] | None = None
     protocols: tuple[str, ...] = PROTOCOLS
     seeds: tuple[int, ...] = (0,)
     steps: str = RELATIVE
     target: str = "gold"
+    ig_steps: int = 50
 
     def __post_init__(self) -> None:
         for name, chosen, known in (
@@ -85,6 +89,8 @@ class RoarOptions:
                 raise InputError(f"There is no {name} {wrong!r}: choose from {', '.join(known)}.")
         if not self.seeds or not self.protocols:
             raise InputError("Name at least one seed and one protocol.")
+        if self.ig_steps < 1:
+            raise InputError("Integrated gradients need at least one step.")
 
 
 def roar(
@@ -126,6 +132,7 @@ def roar(
         seeds=options.seeds,
         steps=options.steps,
         target=options.target,
+        ig_steps=options.ig_steps,
     )
     return go_on(RoarRun.create(path, config), workers=workers, reporter=reporter)
 
@@ -202,7 +209,8 @@ def do(path: str, node: Node) -> None:
 
 def _explain(run: RoarRun, node: Node, classifier: Classifier, splits: Tokenised) -> dict[str, Any]:
     assert node.measure is not None
-    measure, target = IMPORTANCE_MEASURES[node.measure], run.config.target
+    config = run.config
+    measure, target = with_steps(IMPORTANCE_MEASURES[node.measure], config.ig_steps), config.target
     return {
         name: explain_split(classifier, split, measure, target=target, seed=_seed(node.seed, name))
         for name, split in splits.items()
@@ -298,6 +306,6 @@ def estimated_seconds(classifier: Classifier, splits: Tokenised, left: Sequence[
     words = int(splits["train"].maskable.sum()) / len(train)
     for node in left:
         if node.kind == IMPORTANCE or (node.kind == RECURSIVE and node.step > 1):
-            passes = IMPORTANCE_MEASURES[node.measure or RANDOM].passes
+            passes = with_steps(IMPORTANCE_MEASURES[node.measure or RANDOM], config.ig_steps).passes
             total += 0 if passes is None else passes(int(words * (1 - node.step / 10))) * tokens * pace
     return total
