@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     MEASURED_ROWS = 7
     SYNTHETIC = 8
     RANDOM_IMPORTANCE = 11
+    SURROGATE = 12
     REFERENCE_MASKS = 31
     REFERENCE_HALVES = 32
     TIES = 33

@@ -15,7 +15,7 @@ def roar(
     data: Data,
     model: Annotated[str, typer.Option(help="As for `train`.")] = "bilstm",
     measures: Annotated[
-        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all but beam]")
+        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all but the dear ones]")
     ] = None,
     protocols: Annotated[
         str, typer.Option(help="`recursive` explains anew at each step; `roar` once; or both.")

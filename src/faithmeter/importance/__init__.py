@@ -19,6 +19,7 @@ from faithmeter.importance.beam import WIDTH, beam
 from faithmeter.importance.chance import random_importance
 from faithmeter.importance.gradient import STEPS, gradient_l1, gradient_l2, input_times_gradient, integrated_gradient
 from faithmeter.importance.occlusion import leave_one_out
+from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
 
 Explain = Callable[[Classifier, Batch, Tensor, int], Tensor]
 
@@ -80,6 +81,8 @@ _TABLE = (
         "attention", "attention", False, True, False, attention, lambda _: 1, only_for=BiLSTMConfig.model_type
     ),
     ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
+    ImportanceMeasure("lime", "surrogate", True, True, False, lime, lambda _: SAMPLES),
+    ImportanceMeasure("kernel-shap", "surrogate", True, True, False, kernel_shap, lambda _: SAMPLES),
 )
 IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
 

@@ -61,12 +61,13 @@ from faithmeter.training import fine_tune
 from faithmeter.training.curriculum import mini_batches
 from faithmeter.workers import one_thread, work_through
 
+DEAR = ("beam", "lime", "kernel-shap")  # hundreds of passes for each of thousands of training texts
 Tokenised = dict[str, Encoded]  # by the name of the split
 
 
 @dataclass(frozen=True)
 class RoarOptions:
-    """What to retrain for; no measure named means all that can explain the model but beam search, which is dear.
+    """What to retrain for; no measure named means all that can explain the model, but for the dear ones.
 
     `ig_steps` is the number of steps of integrated gradients: 50 in the paper.
     """
@@ -127,7 +128,7 @@ def roar(
         fingerprint=splits.fingerprint,
         max_length=max_length,
         vectors=vectors and str(Path(vectors).resolve()),
-        measures=tuple(name for name in names if options.measures is not None or name != "beam"),
+        measures=tuple(name for name in names if options.measures is not None or name not in DEAR),
         protocols=options.protocols,
         seeds=options.seeds,
         steps=options.steps,
