@@ -16,7 +16,7 @@ ROOMS = (
     "data", "batch", "last_layer", "fused_linear", "bilstm", "classifier", "word_vectors", "from_scratch",
     "training.strategy", "training.curriculum", "training.checkpoint", "training.loop", "training",
     "importance.gradient", "importance.occlusion", "importance.attention", "importance.beam", "importance.chance",
-    "importance.surrogate", "importance", "in_distribution.p_values", "in_distribution.masf",
+    "importance.surrogate", "importance.ensemble", "importance", "in_distribution.p_values", "in_distribution.masf",
     "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves", "faithfulness.roar",
     "faithfulness.synthetic", "explanation", "results", "run", "roar_run", "workers", "small_curve", "reports",
     "reports.figures", "reports.words", "reports.formats", "reports.content", "reports.card", "reports.page",

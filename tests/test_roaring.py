@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from conftest import sentiment_rows
 
-from faithmeter import DataSpec, InputError, Run, TrainingOptions
+from faithmeter import DataSpec, InputError, Run, TrainingOptions, report, train
 from faithmeter.faithfulness.roar import Node, explain_split, mask_split
+from faithmeter.files import only_one
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs import RoarOptions, go_on, roar
 from faithmeter.jobs.roaring import _fresh, _prepared, _seed
+from faithmeter.progress import Silent
 from faithmeter.roar_run import RoarRun, load_masks
 from faithmeter.training import fine_tune
 
@@ -90,8 +92,7 @@ def test_a_recursive_step_explains_the_model_and_the_data_of_the_step_before(don
 
 def test_models_are_kept_only_while_a_step_needs_them(done):
     kept = {path.parent.relative_to(done.path).as_posix() for path in done.path.rglob("model")}
-    last = {f"seed-{seed}/{name}/recursive-09" for seed in (0, 1) for name in OPTIONS.measures}
-    assert kept == {"seed-0/unmasked", "seed-1/unmasked"} | last
+    assert kept == {"seed-0/unmasked", "seed-1/unmasked"}
 
 
 def test_results_do_not_depend_on_the_number_of_workers(done, data, tmp_path):
@@ -99,25 +100,86 @@ def test_results_do_not_depend_on_the_number_of_workers(done, data, tmp_path):
     assert table(two) == table(done)
 
 
-def test_a_killed_experiment_goes_on_to_the_same_table_and_repeats_nothing_that_was_done(done, data, tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_experiment_goes_on_to_the_same_table_and_repeats_nothing_that_was_done(done, data, tmp_path, workers):
     command = [
         sys.executable, "-m", "faithmeter.cli", "roar", str(tmp_path / "run"), "--data", data.data, "--seeds", "0,1",
         "--measures", "x-grad-abs", "--epochs", "3", "--learning-rate", "0.02", "--batch-size", "8",
-        "--workers", "1",
+        "--workers", str(workers),
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run_folder = tmp_path / "run"
-    while not (run_folder / "seed-0" / ".random-06.part").exists():  # it is in the middle of a training
+    while not (run_folder / "seed-1" / "x-grad-abs" / ".recursive-05.part").exists():  # in the middle of a training
         assert process.poll() is None
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     kept = {path: path.stat().st_mtime_ns for path in outcomes(RoarRun(run_folder)).values()}
-    assert len(kept) >= 7
-    finished = go_on(RoarRun(run_folder), workers=1)
+    assert len(kept) >= 8
+    finished = go_on(RoarRun(run_folder), workers=workers)
     assert table(finished) == table(done)
     assert all(path.stat().st_mtime_ns == before for path, before in kept.items())
     assert not list(run_folder.rglob(".*.part"))
+
+
+def test_a_worker_that_is_killed_costs_nothing_but_time(done, data, tmp_path):
+    warned = []
+
+    class Killer(Silent):
+        """Kills a worker when the first training is done."""
+
+        def note(self, text):
+            if "unmasked" in text and not warned:
+                workers = [int(pid) for pid in children_of(os.getpid())]
+                os.kill(workers[0], signal.SIGKILL)
+
+        def warn(self, text):
+            warned.append(text)
+
+    killed = roar(tmp_path / "run", data, "bilstm", OPTIONS, TRAINING, workers=2, reporter=Killer())
+    assert any("was killed" in text for text in warned)
+    assert table(killed) == table(done)
+
+
+def children_of(process):
+    """The Python processes that a process started to work for it."""
+    found = subprocess.run(["pgrep", "-P", str(process), "-f", "spawn_main"], capture_output=True, text=True)
+    return found.stdout.split()
+
+
+def test_two_processes_do_not_work_in_one_folder(done, data):
+    with only_one(done.path), pytest.raises(InputError, match="Another process is at work"):
+        go_on(done)
+
+
+def test_an_unfinished_experiment_is_not_reported_on(done, tmp_path):
+    path = shutil.copytree(done.path, tmp_path / "run")
+    shutil.rmtree(path / "seed-1" / "random-05")
+    with pytest.raises(InputError, match="1 pieces of work are left: `faithmeter roar"):
+        report([path], tmp_path / "out")
+
+
+def test_an_experiment_goes_on_by_its_name_alone_and_says_what_it_would_ignore(done, tmp_path, faithmeter):
+    path = shutil.copytree(done.path, tmp_path / "run")
+    code, printed = faithmeter("roar", path)
+    assert code == 0, printed
+    assert "58 of 58 pieces of work are done already" in printed
+    code, printed = faithmeter("roar", path, "--seeds", "0,1,2")
+    assert (code, "--seeds would say nothing here" in printed) == (2, True)
+
+
+def test_a_seed_that_did_not_converge_is_said(data, tmp_path):
+    said = []
+
+    class Listener(Silent):
+        def warn(self, text):
+            said.append(text)
+
+    options = RoarOptions(measures=("grad-l2",), protocols=("roar",))
+    training = TrainingOptions(epochs=1, learning_rate=1e-9)
+    run = roar(tmp_path / "run", data, "bilstm", options, training, reporter=Listener())
+    assert any("did not converge" in text for text in said)
+    assert [row["value"] for row in run.results if row["kind"] == "roar_not_converged"] == [1.0]
 
 
 def test_more_measures_are_welcome_and_train_only_what_is_new(done, data, tmp_path):
@@ -142,8 +204,12 @@ def test_other_settings_are_not_mixed_and_other_folders_not_overwritten(done, da
         roar(tmp_path / "other", data, "bilstm", OPTIONS, TRAINING)
     with pytest.raises(InputError, match="is a ROAR experiment, not a run"):
         Run(done.path)
-    with pytest.raises(InputError, match="is not a ROAR experiment"):
+    with pytest.raises(InputError, match="is no ROAR experiment: it holds something else"):
         RoarRun(tmp_path / "other")
+    with pytest.raises(InputError, match="not there yet"):
+        RoarRun(tmp_path / "new")
+    with pytest.raises(InputError, match="holds a ROAR experiment"):
+        train(done.path, data, "small")
 
 
 def test_steps_of_one_token_end_at_ten_and_have_no_relative_area(data, tmp_path):
@@ -161,6 +227,9 @@ def test_steps_of_one_token_end_at_ten_and_have_no_relative_area(data, tmp_path)
         ({"steps": "half"}, "no kind of steps 'half'"),
         ({"target": "wish"}, "no target 'wish'"),
         ({"seeds": ()}, "at least one seed"),
+        ({"seeds": (0, 0)}, "each named once"),
+        ({"seeds": (-1,)}, "from 0 on"),
+        ({"ig_steps": 0}, "at least one step"),
     ],
 )
 def test_what_cannot_be_done_is_said(options, message):
@@ -169,13 +238,13 @@ def test_what_cannot_be_done_is_said(options, message):
 
 
 def test_a_measure_that_the_model_has_not_and_changed_data_are_refused(data, tmp_path, write):
-    with pytest.raises(InputError, match="attention cannot explain"):
-        roar(tmp_path / "small", data, "small", RoarOptions(measures=("attention",)))
+    with pytest.raises(InputError, match="attention-rollout cannot explain"):
+        roar(tmp_path / "small", data, "bilstm", RoarOptions(measures=("attention-rollout",)))
     rows = sentiment_rows(40)
     options, training = RoarOptions(measures=("grad-l2",), protocols=("roar",)), TrainingOptions(epochs=1)
     changing = DataSpec(data=str(write("changing.csv", rows)))
     roar(tmp_path / "run", changing, "bilstm", options, training, workers=1)
     shutil.rmtree(tmp_path / "run" / "seed-0" / "random-03")
     write("changing.csv", [{**row, "text": f"{row['text']} plot"} for row in rows])
-    with pytest.raises(InputError, match="has changed"):
+    with pytest.raises(InputError, match="have changed"):
         go_on(RoarRun(tmp_path / "run"), workers=1)

@@ -3,6 +3,9 @@
 import functools
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,7 +52,7 @@ class Listener(Silent):
 def go(work, folder, workers, reporter=None):
     done = []
     work_through(
-        [3, 5, 1, 2, 4],
+        [1, 2, 3, 4, 5],
         NEEDS.get,
         functools.partial(work, str(folder)),
         workers=workers,
@@ -81,3 +84,36 @@ def test_work_that_kills_its_process_every_time_is_given_up_in_words(tmp_path):
 def test_what_a_piece_refuses_is_said_to_the_caller(tmp_path, workers):
     with pytest.raises(InputError, match="four cannot be done"):
         go(refuse, tmp_path, workers)
+
+
+def linger(folder, piece):
+    (Path(folder) / f"at-{piece}").write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def test_workers_leave_when_the_process_that_started_them_is_killed(tmp_path):
+    code = (
+        "import functools, sys; sys.path.insert(0, sys.argv[2]); import test_workers as t\n"
+        "from faithmeter.workers import work_through\n"
+        "if __name__ == '__main__':\n"
+        "    work_through([1, 4], t.NEEDS.get, functools.partial(t.linger, sys.argv[1]), workers=2,\n"
+        "                 finished=print, reporter=t.Silent())\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    main = subprocess.Popen([sys.executable, str(script), str(tmp_path), str(Path(__file__).parent)])
+    begun = [tmp_path / "at-1", tmp_path / "at-4"]
+    while not all(path.exists() and path.read_text() for path in begun):
+        assert main.poll() is None
+        time.sleep(0.05)
+    main.kill()
+    main.wait()
+    waited = time.monotonic()
+    while any(is_there(int(path.read_text())) for path in begun):
+        assert time.monotonic() - waited < 60
+        time.sleep(0.1)
+
+
+def is_there(process):
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"

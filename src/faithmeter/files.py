@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from faithmeter.errors import InputError
+
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file beside its place and move it there: a crash leaves the old file or the new one."""
@@ -57,3 +59,21 @@ def new_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Refuse to work in a folder in which another process is at work; the lock goes with the process that holds it."""
+    try:
+        import fcntl
+    except ImportError:  # a system without such locks
+        yield
+        return
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"Another process is at work in {folder}: wait until it is done, or stop it first."
+            ) from error
+        yield

@@ -66,8 +66,8 @@ def bilstm_classifier(
     as in the paper, and a tenth of that otherwise, which does better on SST (0.82 instead of 0.80). A word that occurs
     once is unknown, so that it is learnt what an unknown word may mean.
     """
-    tokenizer = word_level_tokenizer(texts, end="[EOS]", at_least=2)
-    known = {} if vectors is None else word_vectors(Path(vectors), tokenizer.get_vocab())
+    tokenizer = word_level_tokenizer(texts, end="[EOS]", at_least=2, max_length=max_length)
+    known = {} if vectors is None else word_vectors(Path(vectors), frozenset(tokenizer.get_vocab()))
     few = len(tokenizer) < FEW_WORDS
     config = BiLSTMConfig(
         vocab_size=len(tokenizer),
@@ -92,7 +92,7 @@ def bilstm_classifier(
 
 
 def word_level_tokenizer(
-    texts: Iterable[str], end: str = "[SEP]", at_least: int = 1
+    texts: Iterable[str], end: str = "[SEP]", at_least: int = 1, max_length: int = MAX_LENGTH
 ) -> transformers.PreTrainedTokenizerFast:
     """Return a tokenizer of lower-cased words and punctuation marks, the most frequent first.
 
@@ -121,6 +121,6 @@ def word_level_tokenizer(
         sep_token="[SEP]",
         eos_token=None if end == "[SEP]" else end,
         mask_token="[MASK]",
-        model_max_length=MAX_LENGTH,
+        model_max_length=max_length,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )

@@ -1,11 +1,13 @@
 """The command `faithmeter roar`: parses, calls the job, prints."""
 
+import inspect
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from faithmeter.command_options import Data, load_jobs, names, numbers
+from faithmeter.errors import InputError
 from faithmeter.printing import console, print_table
 from faithmeter.progress import Terminal
 
@@ -39,14 +41,19 @@ def roar(
     ] = False,
 ) -> None:
     """Mask what is called important, retrain, measure again: ROAR and Recursive ROAR. Goes on where it was stopped."""
+    said = _said(locals())
     jobs, reporter = load_jobs(), Terminal(console)
     if synthetic:
+        _refuse(said - {"synthetic", "seeds"}, "the synthetic problem has data and a model of its own")
         sentences, page = jobs.synthetic_roar(run, seeds=numbers(seeds), reporter=reporter)
         console.print("\n".join(sentences), markup=False, soft_wrap=True)
         console.print(f"The figure and the numbers: {page}", soft_wrap=True)
         return
+    workers = workers or jobs.workers_here()
     if data is None:
-        found = jobs.go_on(jobs.RoarRun(run), workers=workers, reporter=reporter)
+        found = jobs.RoarRun(run)
+        _refuse(said - {"workers"}, f"{run} goes on with what it was made with, unless the data is named again")
+        found = jobs.go_on(found, workers=workers, reporter=reporter)
     else:
         options = jobs.RoarOptions(
             measures=None if measures is None else names(measures),
@@ -65,3 +72,14 @@ def roar(
     print_table(table)
     console.print("\n".join(sentences), markup=False, soft_wrap=True)
     console.print(f"`faithmeter report {run}` draws the curves.", soft_wrap=True)
+
+
+def _said(given: dict[str, Any]) -> set[str]:
+    """Return the options that were given another value than their default."""
+    parameters = inspect.signature(roar).parameters
+    return {name for name, value in given.items() if name not in ("run", "data") and value != parameters[name].default}
+
+
+def _refuse(options: set[str], why: str) -> None:
+    if options:
+        raise InputError(f"--{min(options).replace('_', '-')} would say nothing here: {why}.")

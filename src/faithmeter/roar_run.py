@@ -21,7 +21,7 @@ from faithmeter.errors import InputError
 from faithmeter.faithfulness.roar import Importance, Node, graph
 from faithmeter.files import read_jsonl, write_bytes, write_json, write_jsonl
 from faithmeter.results import Result
-from faithmeter.run import environment, refuse_existing
+from faithmeter.run import environment, is_roar, refuse_existing, subject_of
 from faithmeter.training import TrainingConfig
 
 FORMAT = 1
@@ -51,7 +51,7 @@ class RoarConfig:
     @property
     def subject(self) -> str:
         """The model and the task, in words."""
-        return f"{Path(self.model).name} on {self.data.resolved().name}"
+        return subject_of(self.model, self.data)
 
     def nodes(self) -> list[Node]:
         """Return all the work."""
@@ -64,7 +64,10 @@ class RoarRun:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not is_roar(self.path):
-            raise InputError(f"{path} is not a ROAR experiment: `faithmeter roar {path} ...` makes one.")
+            what = "holds something else" if self.path.exists() else "is not there yet"
+            raise InputError(
+                f"{path} is no ROAR experiment: it {what}. To make a new one, name the data with --task or --data."
+            )
 
     @classmethod
     def create(cls, path: str | Path, config: RoarConfig) -> "RoarRun":
@@ -79,9 +82,10 @@ class RoarRun:
                 differing = [
                     name for name in vars(found) if name not in MAY_GROW and vars(found)[name] != vars(config)[name]
                 ]
+                words = " and ".join({"fingerprint": "content of data, model or vectors"}.get(n, n) for n in differing)
                 raise InputError(
-                    f"{path} is an experiment with another {' and '.join(differing)}, whose trainings do not compare "
-                    "with these. Choose another folder."
+                    f"{path} is an experiment with another {words}, whose trainings do not compare with these. Choose "
+                    "another folder."
                 )
             config = replace(config, **grown)
         else:
@@ -120,6 +124,11 @@ class RoarRun:
         return json.loads((self.folder(node) / "outcome.json").read_text(encoding="utf-8"))
 
     @property
+    def unfinished(self) -> int:
+        """How many pieces of work are left to do."""
+        return sum(not self.is_done(node) for node in self.config.nodes())
+
+    @property
     def results(self) -> list[dict[str, Any]]:
         """Every result row."""
         return read_jsonl(self.path / "results.jsonl")
@@ -127,12 +136,6 @@ class RoarRun:
     def store_results(self, results: list[Result]) -> None:
         """Replace the result rows."""
         write_jsonl(self.path / "results.jsonl", (result.as_row() for result in results))
-
-
-def is_roar(path: Path) -> bool:
-    """Whether a folder holds an experiment of retraining."""
-    file = path / "config.json"
-    return file.is_file() and json.loads(file.read_text(encoding="utf-8")).get("kind") == "roar"
 
 
 def save_masks(folder: Path, splits: dict[str, Encoded]) -> None:

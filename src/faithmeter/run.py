@@ -56,9 +56,7 @@ class RunConfig:
     @property
     def subject(self) -> str:
         """The model and the task, in words."""
-        folder = Path(self.model)
-        name = folder.parent.name if folder.name == "model" else folder.name  # RUN/model says nothing
-        return f"{name} on {self.data.resolved().name}"
+        return subject_of(self.model, self.data)
 
     @property
     def how(self) -> str:
@@ -84,7 +82,7 @@ class Run:
         if not (self.path / "config.json").is_file():
             raise InputError(f"{path} is not a run: it has no config.json. `faithmeter train {path} ...` makes one.")
         stored = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
-        if stored.get("kind") == "roar":
+        if is_roar(self.path):
             raise InputError(f"{path} is a ROAR experiment, not a run: `faithmeter report {path}` shows it.")
         if "format" not in stored:
             raise InputError(f"{path} is a model, not a run: name the data to judge it on with --data or --task.")
@@ -209,10 +207,28 @@ class Run:
         write_jsonl(self.path / "results.jsonl", [*kept, *(result.as_row() for result in results)])
 
 
+def subject_of(model: str, data: DataSpec) -> str:
+    """Return a model and a task, in words."""
+    folder = Path(model)
+    name = folder.parent.name if folder.name == "model" else folder.name  # RUN/model says nothing
+    return f"{name} on {data.resolved().name}"
+
+
+def is_roar(path: Path) -> bool:
+    """Whether a folder holds an experiment of retraining (`roar_run.RoarRun`)."""
+    file = path / "config.json"
+    if not file.is_file():
+        return False
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    return isinstance(stored, dict) and stored.get("kind") == "roar"
+
+
 def refuse_existing(path: Path) -> None:
     """Refuse a path that already holds something."""
     if path.is_dir() and not any(path.iterdir()):
         return
+    if is_roar(path):
+        raise InputError(f"{path} holds a ROAR experiment, and nothing is overwritten. Choose another name.")
     if (path / "config.json").is_file() and not (path / "model").is_dir():
         raise InputError(f"{path} holds an unfinished training: go on with `faithmeter train {path} --resume`.")
     if path.exists():

@@ -5,6 +5,10 @@ Every piece keeps its own outcome on disk, so the outcome of all is the same how
 """
 
 import multiprocessing
+import os
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +22,7 @@ from faithmeter.errors import InputError
 from faithmeter.progress import Reporter
 
 Piece = TypeVar("Piece", bound=Hashable)
-MOST_LOSSES = 3  # processes killed in a row, with nothing finished in between, before the work is given up
+MOST_LOSSES = 3  # times that a piece of work may cost its process before it is given up
 
 
 def work_through(
@@ -30,73 +34,67 @@ def work_through(
     finished: Callable[[Piece], None],
     reporter: Reporter,
 ) -> None:
-    """Do every piece once, after the one it needs (if that is among them); `work` must be picklable.
+    """Do every piece once, after the one it needs, which stands before it; `work` must be picklable.
 
-    A process that is killed costs the piece that it was at, which is begun again. `finished` is told of each piece.
+    Of the pieces that can be done the first is taken. Each worker is a process of its own, so that one that is killed
+    costs the piece that it was at, which is begun again, and no other. `finished` is told of each piece.
     """
     if workers == 1:
         with one_thread():
-            for piece in _ordered(pieces, needs):
+            for piece in pieces:
                 work(piece)
                 finished(piece)
         return
-    left, losses = list(_ordered(pieces, needs)), 0
-    while left:
-        before = len(left)
-        try:
-            _with_processes(left, needs, work, workers, finished)
-        except BrokenProcessPool as error:
-            losses = losses + 1 if len(left) == before else 1
-            if losses >= MOST_LOSSES:
-                raise InputError(
-                    f"A working process was killed {losses} times in a row, perhaps because memory ran out. What is "
-                    "finished is kept: go on with fewer --workers."
-                ) from error
-            reporter.warn("A working process was killed; what it was at is begun again.")
-
-
-def _with_processes(
-    left: list[Piece],
-    needs: Callable[[Piece], Piece | None],
-    work: Callable[[Piece], None],
-    workers: int,
-    finished: Callable[[Piece], None],
-) -> None:
-    """Work until nothing is left; what is done is taken out of `left`, so that another call can go on."""
-    context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of torch, and hang
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_process)
-    running: dict[Future[None], Piece] = {}
+    left, losses = list(pieces), Counter[Piece]()
+    slots = {number: _new_process() for number in range(workers)}
+    running: dict[Future[None], tuple[Piece, int]] = {}
     try:
         while left:
-            waiting = set(left)
-            for piece in left:
-                ready = needs(piece) not in waiting
-                if ready and piece not in running.values() and len(running) < workers:
-                    running[pool.submit(work, piece)] = piece
+            begun, waiting = {piece for piece, _ in running.values()}, set(left)
+            ready = (piece for piece in left if piece not in begun and needs(piece) not in waiting)
+            free = slots.keys() - {slot for _, slot in running.values()}
+            for slot, piece in zip(sorted(free), ready, strict=False):
+                running[slots[slot].submit(work, piece)] = piece, slot
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                piece = running.pop(future)
-                future.result()
+                piece, slot = running.pop(future)
+                try:
+                    future.result()
+                except BrokenProcessPool as error:
+                    losses[piece] += 1
+                    slots[slot].shutdown()
+                    slots[slot] = _new_process()
+                    if losses[piece] == MOST_LOSSES:
+                        raise InputError(
+                            f"A working process was killed {MOST_LOSSES} times at the same piece of work, perhaps "
+                            "because memory ran out. What is finished is kept: go on with fewer --workers."
+                        ) from error
+                    reporter.warn("A working process was killed; what it was at is begun again.")
+                    continue
                 left.remove(piece)
                 finished(piece)
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        for pool in slots.values():
+            pool.shutdown(cancel_futures=True)
 
 
-def _ordered(pieces: Sequence[Piece], needs: Callable[[Piece], Piece | None]) -> Iterator[Piece]:
-    waiting = dict.fromkeys(pieces)
-    while waiting:
-        ready = [piece for piece in waiting if needs(piece) not in waiting]
-        assert ready, "the pieces need one another in a circle"
-        for piece in ready:
-            del waiting[piece]
-            yield piece
+def _new_process() -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of torch, and hang
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_begin_process, initargs=(os.getpid(),))
 
 
-def _begin_process() -> None:
+def _begin_process(parent: int) -> None:
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def _leave_with(parent: int) -> None:
+    """End this process when the one that started it is gone: killed, it cannot tell its children."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 @contextmanager

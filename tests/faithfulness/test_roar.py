@@ -116,12 +116,16 @@ def test_sparsity_is_the_share_of_importance_in_the_top_tokens():
     np.testing.assert_allclose(by_count, [(k / 10 + k / 20) / 2 for k in range(11)])
 
 
-def test_a_curve_that_rises_by_more_than_chance_is_flagged():
+def test_a_curve_that_rises_by_more_than_chance_in_every_seed_and_than_the_random_one_is_flagged():
     # three standard errors of a difference between two performances of 1,000 texts: 3 * sqrt(0.5 / 1000) = 0.067
-    assert rises([0.9, 0.5, 0.56, 0.2], 1000) is None
-    assert rises([0.9, 0.5, 0.57, 0.2, 0.25], 1000) == pytest.approx(0.07)
-    assert rises([0.9, 0.3, 0.4, 0.5], 1000) == pytest.approx(0.2)
-    assert rises([0.9, 0.3, 0.4, 0.5], 50) is None
+    falling = np.array([[0.9, 0.6, 0.4, 0.2, 0.1]])
+    assert rises(np.array([[0.9, 0.5, 0.56, 0.2, 0.1]]), falling, 1000) is None
+    assert rises(np.array([[0.9, 0.5, 0.57, 0.2, 0.25]]), falling, 1000) == pytest.approx(0.07)
+    rising = np.array([[0.9, 0.3, 0.4, 0.5, 0.1]])
+    assert rises(rising, falling, 1000) == pytest.approx(0.2)
+    assert rises(rising, falling, 50) is None
+    assert rises(rising, np.array([[0.9, 0.3, 0.6, 0.2, 0.1]]), 1000) is None  # random masking rises as much
+    assert rises(np.concatenate((rising, [[0.9, 0.6, 0.6, 0.55, 0.1]])), falling, 1000) is None  # only one seed does
 
 
 # ------------------------------------------------------------------------- the synthetic problem

@@ -73,17 +73,15 @@ def step_node(seed: int, protocol: str, measure: str, step: int) -> Node:
 
 
 def graph(seeds: Sequence[int], measures: Sequence[str], protocols: Sequence[str], steps: str) -> list[Node]:
-    """Return all the work in an order in which it can be done."""
-    found: dict[Node, None] = {}
-    for seed in seeds:
-        found |= dict.fromkeys((Node(seed, UNMASKED), Node(seed, ALL_MASKED)))
-        every = range(1, last_step(steps) + 1)
-        found |= dict.fromkeys(step_node(seed, RANDOM, RANDOM, step) for step in every)
-        for measure in measures:
-            found[Node(seed, IMPORTANCE, measure)] = None
-            for protocol in protocols:
-                found |= dict.fromkeys(step_node(seed, protocol, measure, step) for step in every)
-    return list(found)
+    """Return all the work in an order in which it can be done; what the longest chains wait for comes first."""
+    every = range(1, last_step(steps) + 1)
+    found = [Node(seed, UNMASKED) for seed in seeds]
+    found += [Node(seed, IMPORTANCE, measure) for measure in measures for seed in seeds]
+    for protocol in sorted(protocols):  # the recursive one first
+        found += [step_node(seed, protocol, measure, k) for k in every for measure in measures for seed in seeds]
+    found += [step_node(seed, RANDOM, RANDOM, step) for step in every for seed in seeds]
+    found += [Node(seed, ALL_MASKED) for seed in seeds]
+    return list(dict.fromkeys(found))
 
 
 def masked_count(maskable: int, step: int, steps: str) -> int:
@@ -158,14 +156,18 @@ def held_by_top_tokens(importance: Importance, maskable: Mask, most: int = STEPS
     return sums[:, : most + 1] / np.where(total == 0, np.nan, total)
 
 
-def rises(performance: Sequence[float], observations: int) -> float | None:
-    """Return by how much a curve rises again while more is masked, where that is more than chance; else None.
+def rises(curves: Floats, random: Floats, observations: int) -> float | None:
+    """Return by how much the mean of (seeds, steps + 1) curves rises again while more is masked; None where by chance.
 
-    A sign of class leakage: which tokens were masked tells the class (ROAR App. G). Chance is three standard errors of
-    a difference between two performances of `observations` texts, at their largest.
+    A sign of class leakage: which tokens were masked tells the class (ROAR App. G). It must rise in every seed, by more
+    than three standard errors of a difference between two performances of so many observations, and by more than the
+    random curves, which cannot leak.
     """
-    lowest, rise = np.inf, 0.0
-    for value in performance:
-        lowest = min(lowest, value)
-        rise = max(rise, value - lowest)
-    return rise if rise > 3 * np.sqrt(0.5 / max(1, observations)) else None
+
+    def largest(mean: Floats) -> tuple[float, int, int]:
+        """Return the largest rise from a step to a later one, and these steps."""
+        return max((float(mean[j] - mean[i]), i, j) for j in range(len(mean)) for i in range(j + 1))
+
+    rise, low, high = largest(curves.mean(axis=0))
+    chance = max(3 * np.sqrt(0.5 / max(1, observations)), largest(random.mean(axis=0))[0])
+    return rise if rise > chance and bool((curves[:, high] > curves[:, low]).all()) else None

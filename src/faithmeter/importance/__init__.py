@@ -14,9 +14,10 @@ from faithmeter.batch import Batch
 from faithmeter.bilstm import BiLSTMConfig
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError, nearest
-from faithmeter.importance.attention import attention
+from faithmeter.importance.attention import attention, attention_average, attention_rollout, scaled_attention
 from faithmeter.importance.beam import WIDTH, beam
 from faithmeter.importance.chance import random_importance
+from faithmeter.importance.ensemble import ensemble
 from faithmeter.importance.gradient import STEPS, gradient_l1, gradient_l2, input_times_gradient, integrated_gradient
 from faithmeter.importance.occlusion import leave_one_out
 from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
@@ -32,8 +33,8 @@ class ImportanceMeasure:
     each row's target class, with the batch's masked tokens masked; 0 where a token is not maskable. `recursive` says
     that it is computed anew on the masked input at every masking step; `differentiable` that it needs gradients.
     `passes(n)` is about how many times a text of n unmasked tokens goes through the model, to foretell the time;
-    a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is. `only_for` is the
-    `model_type` of the models that it can explain, None for all.
+    a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is. `not_for` is the
+    `model_type` of the models that it cannot explain.
     """
 
     name: str
@@ -44,11 +45,11 @@ class ImportanceMeasure:
     explain: Explain
     passes: Callable[[int], float] | None = None
     absolute_of: str | None = None
-    only_for: str | None = None
+    not_for: str | None = None
 
     def explains(self, model_type: str) -> bool:
         """Whether it can explain models of this type, as their `config.model_type` names it."""
-        return self.only_for in (None, model_type)
+        return self.not_for != model_type
 
 
 def absolute(explain: Explain) -> Explain:
@@ -60,6 +61,7 @@ def absolute(explain: Explain) -> Explain:
     return explain_absolutely
 
 
+BILSTM_TYPE = BiLSTMConfig.model_type  # has one attention, so nothing to average or to roll out
 _TABLE = (
     # name, family, signed, recursive, differentiable, explain, passes, absolute_of
     ImportanceMeasure("random", "random", False, False, False, random_importance, lambda _: 0),
@@ -77,12 +79,46 @@ _TABLE = (
     ImportanceMeasure(
         "loo-abs", "occlusion", False, True, False, absolute(leave_one_out), lambda n: n + 1, "loo-signed"
     ),
-    ImportanceMeasure(
-        "attention", "attention", False, True, False, attention, lambda _: 1, only_for=BiLSTMConfig.model_type
-    ),
+    ImportanceMeasure("attention", "attention", False, True, False, attention, lambda _: 1),
+    ImportanceMeasure("scaled-attention", "attention", True, True, True, scaled_attention, lambda _: 3),
     ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
     ImportanceMeasure("lime", "surrogate", True, True, False, lime, lambda _: SAMPLES),
     ImportanceMeasure("kernel-shap", "surrogate", True, True, False, kernel_shap, lambda _: SAMPLES),
+    ImportanceMeasure(
+        "attention-average", "attention", False, True, False, attention_average, lambda _: 1, not_for=BILSTM_TYPE
+    ),
+    ImportanceMeasure(
+        "attention-rollout", "attention", False, True, False, attention_rollout, lambda _: 1, not_for=BILSTM_TYPE
+    ),
+    ImportanceMeasure(
+        "ensemble-top3",
+        "ensemble",
+        True,
+        True,
+        False,
+        ensemble((lime, kernel_shap, integrated_gradient)),
+        lambda _: 2 * SAMPLES + 3 * STEPS,
+    ),
+    ImportanceMeasure(
+        "ensemble-all",
+        "ensemble",
+        True,
+        True,
+        False,
+        ensemble(
+            (
+                gradient_l2,
+                input_times_gradient,
+                integrated_gradient,
+                attention_average,
+                attention_rollout,
+                lime,
+                kernel_shap,
+            )
+        ),
+        lambda _: 2 * SAMPLES + 3 * STEPS + 8,
+        not_for=BILSTM_TYPE,
+    ),
 )
 IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
 

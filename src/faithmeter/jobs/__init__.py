@@ -7,7 +7,7 @@ from faithmeter.jobs.checking import check
 from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
 from faithmeter.jobs.reporting import report, roar_verdict
-from faithmeter.jobs.roaring import RoarOptions, go_on, roar
+from faithmeter.jobs.roaring import RoarOptions, go_on, roar, workers_here
 from faithmeter.jobs.serving import serve
 from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.synthetic import synthetic_roar
@@ -35,4 +35,5 @@ __all__ = [
     "summary",
     "synthetic_roar",
     "train",
+    "workers_here",
 ]

@@ -27,8 +27,8 @@ from faithmeter.reports.formats import Table, as_csv, as_latex
 from faithmeter.reports.page import render_markdown, render_page
 from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
 from faithmeter.results import Rows, most_faithful
-from faithmeter.roar_run import RoarRun, is_roar
-from faithmeter.run import Run
+from faithmeter.roar_run import RoarRun
+from faithmeter.run import Run, is_roar
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
@@ -53,9 +53,15 @@ def report(
     distinct = list({Path(path).resolve(): Path(path) for path in paths}.values())
     experiments = [RoarRun(path) for path in distinct if is_roar(path)]
     runs = [Run(path) for path in distinct if not is_roar(path)]
-    unready = [run.path for run in runs if not run.results] + [run.path for run in experiments if not run.results]
-    if unready:
-        raise InputError(f"{unready[0]} has no results yet: bring it to its end first.")
+    unready = next((run for run in runs if not run.results), None)
+    if unready is not None:
+        raise InputError(f"{unready.path} has no results yet: train it to its end first.")
+    undone = next((run for run in experiments if run.unfinished or not run.results), None)
+    if undone is not None:
+        raise InputError(
+            f"{undone.path} is not finished, {undone.unfinished} pieces of work are left: "
+            f"`faithmeter roar {undone.path}` goes on with it."
+        )
     reporter = reporter or Silent()
     groups = _repetitions(runs)
     with reporter.bar("Explaining examples", len(groups)) as advance:
@@ -115,13 +121,15 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
 
 
 def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = ()) -> Retrained:
-    """Gather what is known of a ROAR experiment; the first other run that was measured on its task stands beside."""
-    config, task = run.config, run.config.data.resolved().name
+    """Gather what is known of a ROAR experiment; a run on the same data that understands masks stands beside it."""
+    config = run.config
+    data = config.fingerprint.split("-")[0]  # before those of its model and vectors
     measured = (
-        found
+        (other.config.subject, found)
         for other, found in zip(others, rows, strict=True)
-        if other.config.data.resolved().name == task and measures(found)
+        if other.config.fingerprint == data and other.config.knows_masks and measures(found)
     )
+    beside, masked = next(measured, (None, None))
     environment = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
     listed = {
         **{name: value for name, value in vars(config.data).items() if value is not None},
@@ -157,7 +165,8 @@ def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = 
         rows=run.results,
         settings=[(name.replace("_", " "), str(value)) for name, value in listed.items()],
         commands=[_command("roar", str(run.path), *_data_options(config.data), "--model", config.model, *options)],
-        masked=next(measured, None),
+        masked=masked,
+        beside=beside,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from scipy import stats
 
 from faithmeter.faithfulness.curves import Floats, area_between_curves
 from faithmeter.faithfulness.roar import (
@@ -37,6 +38,9 @@ def summarise(run: RoarRun) -> list[Result]:
     for measure in config.measures:
         results += _sparsity_rows(run, measure)
         results += _time_rows(run, measure)
+    astray = [seed for seed in config.seeds if run.outcome(Node(seed, UNMASKED))["warnings"]]
+    if astray:  # reported, not hidden
+        results.append(Result("roar_not_converged", float(len(astray)), config.metric, "test", None, len(config.seeds)))
     return [*results, *_time_rows(run, RANDOM)]
 
 
@@ -84,8 +88,12 @@ def _area_rows(run: RoarRun, protocol: str, measure: str, curves: Floats, random
     yield _mean(run, kind(protocol, "acu"), acu, measure)
     if run.config.steps == RELATIVE:  # ten tokens are not all: there is no end to relate the area to
         yield _mean(run, kind(protocol, "racu"), racu, measure)
-    rows = run.outcome(Node(run.config.seeds[0], UNMASKED))["rows"]
-    rise = rises(curves.mean(axis=0).tolist(), rows * len(curves))
+    if len(acu) > 1:  # one-sided, Student's: a bootstrap of a few seeds is too sure of itself
+        p_value = (
+            0.0 if acu.std() == 0 and acu[0] > 0 else float(stats.ttest_1samp(acu, 0, alternative="greater").pvalue)
+        )
+        yield Result(kind(protocol, "p_value"), p_value, "p", "test", None, len(acu), measure)
+    rise = rises(curves, random, run.outcome(Node(run.config.seeds[0], UNMASKED))["rows"])
     if rise is not None:
         yield Result(kind(protocol, "rise"), rise, run.config.metric, "test", None, len(curves), measure)
 

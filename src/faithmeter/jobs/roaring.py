@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import os
 import shutil
 import time
@@ -10,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from faithmeter.batch import Encoded
 from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import DataSpec, Splits, load_splits
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, nearest
 from faithmeter.faithfulness.roar import (
     ABSOLUTE,
     ALL_MASKED,
@@ -27,11 +29,14 @@ from faithmeter.faithfulness.roar import (
     UNMASKED,
     Node,
     explain_split,
+    last_step,
     mask_everything,
     mask_split,
+    masked_count,
     sparsity,
 )
-from faithmeter.files import new_folder, write_json
+from faithmeter.files import new_folder, only_one, write_json
+from faithmeter.from_scratch import FROM_SCRATCH
 from faithmeter.importance import IMPORTANCE_MEASURES, with_steps
 from faithmeter.jobs.measuring import distinct, duration, seconds_per_token
 from faithmeter.jobs.roar_summary import summarise
@@ -57,11 +62,19 @@ from faithmeter.roar_run import (
     save_importance,
     save_masks,
 )
-from faithmeter.training import fine_tune
+from faithmeter.run import is_roar, refuse_existing
+from faithmeter.tasks import Task
+from faithmeter.training import TrainingConfig, fine_tune
 from faithmeter.training.curriculum import mini_batches
 from faithmeter.workers import one_thread, work_through
 
-DEAR = ("beam", "lime", "kernel-shap")  # hundreds of passes for each of thousands of training texts
+DEAR = (
+    "beam",
+    "lime",
+    "kernel-shap",
+    "ensemble-top3",
+    "ensemble-all",
+)  # hundreds of passes for each of thousands of training texts
 Tokenised = dict[str, Encoded]  # by the name of the split
 
 
@@ -90,6 +103,8 @@ class RoarOptions:
                 raise InputError(f"There is no {name} {wrong!r}: choose from {', '.join(known)}.")
         if not self.seeds or not self.protocols:
             raise InputError("Name at least one seed and one protocol.")
+        if min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise InputError("Seeds are whole numbers from 0 on, each named once.")
         if self.ig_steps < 1:
             raise InputError("Integrated gradients need at least one step.")
 
@@ -103,29 +118,42 @@ def roar(
     *,
     max_length: int = 512,
     vectors: str | None = None,
-    workers: int | None = None,
+    workers: int = 1,
     reporter: Reporter | None = None,
 ) -> RoarRun:
     """Do ROAR and Recursive ROAR into a folder. What is done there already is kept, so that it goes on after a crash.
 
-    `workers` processes train at once, by default one a core; the results do not depend on how many there are.
+    `workers` processes train at once; the results do not depend on how many there are. A script that asks for several
+    must begin its work under `if __name__ == "__main__":`, as everywhere in Python.
     """
     options, reporter = options or RoarOptions(), reporter or Silent()
+    if not is_roar(Path(path)):
+        refuse_existing(Path(path))
     task = data.resolved()
     require_metric(task.metric)
-    said = dataclasses.replace(training or TrainingOptions(), strategy="plain", validation="unmasked", seed=0)
-    splits, _ = with_classes_of(model, load_splits(data))
+    own = next((one for one in options.measures or () if one not in IMPORTANCE_MEASURES), None)
+    if own is not None:
+        raise InputError(f"There is no importance measure {own!r}.{nearest(str(own), IMPORTANCE_MEASURES)}")
+    # short texts first until they are learnt would train masked data otherwise than unmasked data
+    said = dataclasses.replace(
+        training or TrainingOptions(), strategy="plain", validation="unmasked", seed=0, curriculum=False
+    )
+    splits, kept = with_classes_of(model, load_splits(data))
     for note in splits.notes:
         reporter.note(note)
+    for note in kept:
+        reporter.warn(
+            f"{note} Every training begins with what it learnt before, from texts that nothing was masked in."
+        )
     classifier = fresh_classifier(model, splits, seed=0, max_length=max_length, vectors=vectors)
     names = [one.name for one in distinct(options.measures, classifier)]
     config = RoarConfig(
         data=absolute(data),
         model=absolute_model(model),
-        training=said.over(training_defaults(model, task)),
+        training=said.over(_training_defaults(model, task)),
         labels=splits.labels,
         metric=task.metric,
-        fingerprint=splits.fingerprint,
+        fingerprint=_fingerprint(splits, model, vectors),
         max_length=max_length,
         vectors=vectors and str(Path(vectors).resolve()),
         measures=tuple(name for name in names if options.measures is not None or name not in DEAR),
@@ -138,10 +166,36 @@ def roar(
     return go_on(RoarRun.create(path, config), workers=workers, reporter=reporter)
 
 
-def go_on(run: RoarRun, *, workers: int | None = None, reporter: Reporter | None = None) -> RoarRun:
+def _training_defaults(model: str, task: Task) -> TrainingConfig:
+    """Return the settings of the paper: for a pretrained model, 3 epochs, and 8 for bAbI (ROAR Table 5)."""
+    found = training_defaults(model, task)
+    if model in FROM_SCRATCH:
+        return found
+    return dataclasses.replace(found, epochs=8 if task.name.startswith("babi") else 3)
+
+
+def _fingerprint(splits: Splits, model: str, vectors: str | None) -> str:
+    """Return what tells whether data, model files and word vectors are still the same."""
+    files = [*sorted(Path(model).glob("*.safetensors")), *([] if vectors is None else [Path(vectors)])]
+    found = [splits.fingerprint]
+    for file in files:
+        with file.open("rb") as opened:
+            found.append(hashlib.file_digest(opened, "sha256").hexdigest()[:16])
+    return "-".join(found)
+
+
+def workers_here() -> int:
+    """Return how many trainings this machine can do at a time: one a core, or one where a GPU does them."""
+    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
+def go_on(run: RoarRun, *, workers: int = 1, reporter: Reporter | None = None) -> RoarRun:
     """Do what is left of an experiment, and turn all of it into result rows."""
-    reporter = reporter or Silent()
-    workers = workers or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
+    with only_one(run.path):
+        return _go_on(run, workers, reporter or Silent())
+
+
+def _go_on(run: RoarRun, workers: int, reporter: Reporter) -> RoarRun:
     every = run.config.nodes()
     left = [node for node in every if not run.is_done(node)]
     if len(left) < len(every):
@@ -155,6 +209,9 @@ def go_on(run: RoarRun, *, workers: int | None = None, reporter: Reporter | None
             seconds = estimated_seconds(classifier, encoded, left, run.config) / workers
         trainings = sum(node.kind != IMPORTANCE for node in left)
         reporter.note(f"{trainings} trainings, {workers} at a time: about {duration(seconds)}.")
+    for node in every:
+        if run.is_done(node):  # a killed process may not have come to it
+            _tidy(run, node)
     with reporter.bar("Retraining", len(every)) as advance:
         advance(len(every) - len(left))
 
@@ -162,6 +219,8 @@ def go_on(run: RoarRun, *, workers: int | None = None, reporter: Reporter | None
             outcome = run.outcome(node)
             reached = f"{run.config.metric} {outcome['performance']:.3f}, " if "performance" in outcome else ""
             reporter.note(f"{node.title}: {reached}{outcome['seconds']:.0f} s")
+            for warning in outcome.get("warnings", ()):
+                reporter.warn(f"{node.title}: {warning}")
             _tidy(run, node)
             advance(1)
 
@@ -182,8 +241,11 @@ def _prepared(path: str) -> tuple[Splits, Tokenised, Classifier]:
     """Return the splits of an experiment, the same tokenised and unmasked, and an untrained classifier."""
     config = RoarRun(path).config
     splits, _ = with_classes_of(config.model, load_splits(config.data))
-    if splits.fingerprint != config.fingerprint:
-        raise InputError(f"The data of {path} has changed since it was begun. Restore the files, or begin a new one.")
+    if _fingerprint(splits, config.model, config.vectors) != config.fingerprint:
+        raise InputError(
+            f"The data, the model or the word vectors of {path} have changed since it was begun. Restore the files, or "
+            "begin a new one."
+        )
     classifier = _fresh(config, splits, 0)
     return splits, {name: encode(classifier, getattr(splits, name), name, Silent()) for name in SPLITS}, classifier
 
@@ -260,7 +322,7 @@ def _train_and_test(run: RoarRun, node: Node, splits: Tokenised, folder: Path) -
     config = run.config
     classifier = _fresh(config, _prepared(str(run.path))[0], node.seed)
     started = time.perf_counter()
-    fine_tune(
+    outcome = fine_tune(
         classifier,
         splits["train"],
         splits["validation"],
@@ -272,11 +334,13 @@ def _train_and_test(run: RoarRun, node: Node, splits: Tokenised, folder: Path) -
     seconds = time.perf_counter() - started
     predicted = classifier.predict(splits["test"]).argmax(dim=-1).cpu().numpy()
     save_masks(folder, splits)
-    if node.kind in (UNMASKED, RECURSIVE):
+    if node.kind == UNMASKED or (node.kind == RECURSIVE and node.step < last_step(config.steps)):
         with new_folder(folder / "model") as model:
             classifier.save(model)
     reached = performance(config.metric, splits["test"].labels, predicted)
-    return {"performance": reached, "rows": len(splits["test"]), "seconds_training": seconds}
+    found = {"performance": reached, "rows": len(splits["test"]), "seconds_training": seconds}
+    # of a masked training not to converge is what is looked for
+    return {**found, "warnings": list(outcome.warnings) if node.kind == UNMASKED else []}
 
 
 def _load(run: RoarRun, node: Node) -> Classifier:
@@ -287,10 +351,8 @@ def estimated_seconds(classifier: Classifier, splits: Tokenised, left: Sequence[
     """Return about how long the work will take on one worker, from a few mini-batches and passes that are timed."""
     trainings = sum(node.kind != IMPORTANCE for node in left)
     train = splits["train"]
-    batches = mini_batches(
-        train.labels.argsort(kind="stable"), train.lengths, config.training.batch_size,
-        random_stream(0, Purpose.TRAIN_ORDER),
-    )  # fmt: skip
+    order = random_stream(0, Purpose.TRAIN_ORDER)
+    batches = mini_batches(np.arange(len(train)), train.lengths, config.training.batch_size, order)
     tried = batches[: min(6, len(batches))]
     classifier.model.train()
     for number, rows in enumerate(tried):
@@ -308,5 +370,6 @@ def estimated_seconds(classifier: Classifier, splits: Tokenised, left: Sequence[
     for node in left:
         if node.kind == IMPORTANCE or (node.kind == RECURSIVE and node.step > 1):
             passes = with_steps(IMPORTANCE_MEASURES[node.measure or RANDOM], config.ig_steps).passes
-            total += 0 if passes is None else passes(int(words * (1 - node.step / 10))) * tokens * pace
+            masked = masked_count(int(words), node.step, config.steps)
+            total += 0 if passes is None else passes(int(words) - masked) * tokens * pace
     return total

@@ -68,7 +68,7 @@ class Section:
 
 def sections(subjects: Sequence[Subject]) -> list[Section]:
     """Return a report's sections: of each subject, after a comparison where there are several."""
-    found = [] if len(subjects) == 1 else [_comparison(subjects), *_trainings(subjects)]
+    found = [] if len(subjects) <= 1 else [_comparison(subjects), *_trainings(subjects)]
     for place, subject in enumerate(subjects, 1):
         own = _of_subject(subject, f"{place}-" if len(subjects) > 1 else "")
         found += own if len(subjects) == 1 else [Section(subject.title, level=1), *own]

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from faithmeter.faithfulness.roar import RECURSIVE, RELATIVE, ROAR
 from faithmeter.faithfulness.synthetic import FEATURES, SyntheticCurves
+from faithmeter.in_distribution import LEVEL
 from faithmeter.reports.content import Drawn, Section, drawn
 from faithmeter.reports.figures import PALETTE, RANDOM, look, new_figure
 from faithmeter.reports.formats import Table
@@ -27,8 +28,8 @@ CONCLUSIONS = {
     "that understands masks.",
 }
 LEAKAGE = (
-    "{measures} ({protocol}): performance rises again while more is masked, by up to {rise:.2f}. Which tokens were "
-    "masked then tells the class (class leakage), so the measure looks less faithful than it is."
+    "{measures} ({protocol}): performance rises again while more is masked, by up to {rise:.2f}. It may be that which "
+    "tokens are masked tells the class (class leakage); a measure then looks less faithful than it is."
 )
 
 
@@ -44,6 +45,7 @@ class Retrained:
     settings: Sequence[tuple[str, str]]
     commands: Sequence[str]
     masked: Rows | None = None
+    beside: str | None = None  # the model whose curves these are
 
 
 def retrained_sections(subject: Retrained, prefix: str = "") -> list[Section]:
@@ -52,7 +54,7 @@ def retrained_sections(subject: Retrained, prefix: str = "") -> list[Section]:
     panels = [TITLES[protocol] for protocol in subject.protocols] + ([MASKED] if subject.masked else [])
     curves = Section(
         "How performance falls when the model is retrained",
-        [f"{name}: {CONCLUSIONS[name]}" for name in panels],
+        [f"{name}{f' ({subject.beside})' if name == MASKED else ''}: {CONCLUSIONS[name]}" for name in panels],
         figures=[drawn(prefix, "roar", "Performance of retrained models against what is masked; ribbons are 95 % "
                        "intervals over trainings.", lambda: _curves(subject, panels))],
         cautions=leaks(subject),
@@ -98,7 +100,7 @@ def areas_table(subject: Retrained, prefix: str = "") -> Table:
         [name, *(number(find(rows, f"{KINDS[protocol]}_{what}", name)) for protocol in subject.protocols)]
         for name in measures_of_rows(rows, subject.protocols)
     ]
-    if subject.masked:
+    if subject.masked and subject.steps == RELATIVE:  # an area over ten tokens compares with none over all of them
         columns.append(f"{what.upper()}, {MASKED}")
         cells = [[*line, number(find(subject.masked, what, line[0]))] for line in cells]
     return Table(
@@ -107,27 +109,37 @@ def areas_table(subject: Retrained, prefix: str = "") -> Table:
 
 
 def verdict(subject: Retrained) -> list[str]:
-    """Return what the retraining says, in words."""
+    """Return what the retraining says, in words; with several measures each must be surer (Bonferroni)."""
     sentences = []
     for protocol in subject.protocols:
-        areas = rows_of(subject.rows, f"{KINDS[protocol]}_acu")
-        sure = [row["measure"] for row in areas if row["low"] is not None and row["low"] > 0]
-        unsure = [row["measure"] for row in areas if row["measure"] not in sure]
+        title, p_values = TITLES[protocol], rows_of(subject.rows, f"{KINDS[protocol]}_p_value")
+        if not p_values:
+            sentences.append(f"{title} was done with one seed, so nothing is sure: do three or more.")
+            continue
+        sure = [row["measure"] for row in p_values if row["value"] <= LEVEL / len(p_values)]
+        leaking = [row["measure"] for row in rows_of(subject.rows, f"{KINDS[protocol]}_rise")]
+        unsure = [row["measure"] for row in p_values if row["measure"] not in (*sure, *leaking)]
         if sure:
-            sentences.append(f"By {TITLES[protocol]}, {names(sure)} find what matters better than random masking.")
-        if unsure and any(row["low"] is not None for row in areas):
-            what = "are not faithful" if protocol == RECURSIVE else "may or may not be faithful: it cannot tell"
-            sentences.append(f"By {TITLES[protocol]}, {names(unsure)} {what}.")
-        elif unsure:
-            sentences.append(f"{TITLES[protocol]} was done with one seed, so nothing is sure: do three or more.")
+            s = "s" if len(sure) == 1 else ""
+            sentences.append(f"By {title}, {names(sure)} find{s} what matters better than random masking.")
+        if unsure:
+            was = "was" if len(unsure) == 1 else "were"
+            why = "" if protocol == RECURSIVE else ", which need not mean that there is nothing in it"
+            sentences.append(f"By {title}, {names(unsure)} {was} not shown to be faithful{why}.")
     return sentences
 
 
 def _cautions(subject: Retrained) -> list[str]:
     counted = [row["n"] for row in rows_of(subject.rows, f"{KINDS[subject.protocols[0]]}_acu")]
-    found = []
+    found = [
+        f"{row['value']:.0f} of {row['n']} unmasked trainings did not converge: their curves say little."
+        for row in rows_of(subject.rows, "roar_not_converged")
+    ]
     if counted and 1 < counted[0] < 10:
-        found.append(f"Intervals over {counted[0]} trainings are narrower than 95 %, as a bootstrap of few is.")
+        found.append(
+            f"Intervals over {counted[0]} trainings are narrower than 95 %, as a bootstrap of few is; what is said "
+            "in words is by Student's test."
+        )
     return found
 
 
@@ -212,9 +224,9 @@ def synthetic_verdict(curves: Mapping[int, SyntheticCurves]) -> list[str]:
     right = distance <= 0.01
     return [
         f"Recursive ROAR {'finds' if right else 'does not find'} the true curve: they differ by at most "
-        f"{distance:.3f} in accuracy, over {len(curves)} seeds and {FEATURES + 1} points.",
-        f"Plain ROAR stays above the true curve in {longer} of {len(curves)} seeds: what is left of the four features "
-        "that say the same keeps the accuracy up.",
+        f"{distance:.3f} in accuracy, at {FEATURES + 1} points of {len(curves)} seed{'s' if len(curves) > 1 else ''}.",
+        f"Plain ROAR stays above the true curve in {longer} of {len(curves)}"
+        + (": what is left of the four features that say the same keeps the accuracy up." if longer else "."),
     ]
 
 

@@ -24,7 +24,7 @@ from faithmeter.performance import majority_performance, performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.training import checkpoint
 from faithmeter.training.curriculum import LEARNT, STAGES, Position, mini_batches, stage_rows
-from faithmeter.training.strategy import STRATEGIES, VALIDATIONS, mask_for_training, masked_copy
+from faithmeter.training.strategy import STRATEGIES, VALIDATIONS, mask_for_training, masked_copy, masked_positions
 
 PRECISIONS = ("no", "fp16", "bf16")
 OPTIMIZERS = ("adamw", "amsgrad")  # AMSGrad is Adam's form that never forgets a large gradient; the ROAR paper's
@@ -212,7 +212,8 @@ class _Training:
                         losses = nn.functional.cross_entropy(logits, batch.labels, reduction="sum") * weight
                         # gradients are averaged over processes; this makes it the mean over the rows of the step
                         self.accelerator.backward(losses * processes / group_rows)
-                    totals += weight * _tally(losses, logits, batch.labels, ~batch.masked.any(dim=1))
+                    as_given = torch.from_numpy(~masked_positions(strategy, positions[mine])).to(logits.device)
+                    totals += weight * _tally(losses, logits, batch.labels, as_given)
                 if config.clip > 0:
                     self.accelerator.clip_grad_norm_(self.model.parameters(), config.clip)
                 self.optimizer.step()
