@@ -251,3 +251,20 @@ def test_two_processes_train_the_same_model_as_one(write, tmp_path):
     subprocess.run(command("train", tmp_path / "one", *options), env=environment, check=True, capture_output=True)
     losses = [[row["train_loss"] for row in Run(tmp_path / name).history] for name in ("one", "two")]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+def test_an_interrupted_command_says_how_to_go_on(faithmeter, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("faithmeter.jobs.measure", interrupted)
+    code, printed = faithmeter("measure", "runs/any")
+    assert code == 130
+    assert "interrupted. What is finished is kept" in printed
+
+
+def test_an_unknown_option_ends_with_code_2_and_the_help_with_0(faithmeter):
+    code, printed = faithmeter("measure", "runs/any", "--colour")
+    assert (code, "No such option" in printed) == (2, True)
+    assert faithmeter("measure", "--help")[0] == 0
+    assert faithmeter("--version")[0] == 0

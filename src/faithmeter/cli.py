@@ -44,21 +44,27 @@ app = typer.Typer(
 )
 
 
+INTERRUPTED = 130
+GO_ON = (
+    "What is finished is kept: the same command goes on with a measurement or a retraining, and "
+    "`faithmeter train RUN --resume` with a training."
+)
+
+
 def main() -> None:
-    """Run the command line; turn bad input and a full disk into one sentence."""
+    """Run the command line; turn bad input, an interruption and a full disk into one sentence."""
     try:
         app()
     except InputError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("interrupted. A training goes on with `faithmeter train RUN --resume`.", code=130)
+    except SystemExit as end:
+        if end.code != INTERRUPTED:
+            raise
+        _fail(f"interrupted. {GO_ON}", code=INTERRUPTED)  # typer makes an exit of it, without a word
     except Exception as error:
         if not _disk_full(error):
             raise
-        _fail(
-            "the disk is full, so the last file was not written; what was there before is untouched. "
-            "Make room, then go on with `faithmeter train RUN --resume`."
-        )
+        _fail(f"the disk is full, so the last file was not written. Make room, then go on. {GO_ON}")
 
 
 def _fail(message: str, code: int = 2) -> None:
