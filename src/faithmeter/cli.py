@@ -255,7 +255,7 @@ def measure(
     subjects: Annotated[list[str], typer.Argument(metavar="RUN|MODEL...", help=_SUBJECT + " Several runs are pooled.")],
     data: Data,
     measures: Annotated[
-        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all]")
+        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all but ensembles]")
     ] = None,
     target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
     rows: Annotated[

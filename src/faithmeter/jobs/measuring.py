@@ -40,7 +40,7 @@ TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is ki
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """What to measure; no measure named means all that can explain the model.
+    """What to measure; no measure named means all that can explain the model, but for ensembles of others.
 
     `rows` and `beam_rows` are test rows, drawn at random; beam search is dear, so it gets fewer.
     """
@@ -134,12 +134,14 @@ def duration(seconds: float) -> str:
 def distinct(
     chosen: Sequence[str | Explain | ImportanceMeasure] | None, classifier: Classifier
 ) -> list[ImportanceMeasure]:
-    """Return the measures to compare: those named, or all that can explain the model.
+    """Return the measures to compare: those named, or all that can explain the model but ensembles.
 
     `random` is not one of them: it is the baseline, and always there.
     """
     model_type = classifier.model.config.model_type
-    measures = [one for one in map(as_measure, chosen or measures_of(model_type)) if one.name != "random"]
+    if chosen is None:  # ensembles would explain all over again what their members do
+        chosen = [name for name in measures_of(model_type) if IMPORTANCE_MEASURES[name].family != "ensemble"]
+    measures = [one for one in map(as_measure, chosen) if one.name != "random"]
     unfit = next((one.name for one in measures if not one.explains(model_type)), None)
     if unfit is not None:
         raise InputError(f"{unfit} cannot explain a {model_type} model: leave it out.")
