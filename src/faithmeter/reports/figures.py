@@ -185,11 +185,30 @@ def cost(rows: Rows) -> Figure:
         if row["low"] is not None:
             axes.plot([seconds, seconds], [row["low"], row["high"]], color=look(name)["color"], alpha=0.4)
         axes.plot(seconds, row["value"], "o", color=look(name)["color"])
-        axes.annotate(name, (seconds, row["value"]), xytext=(5, 3), textcoords="offset points", fontsize=8)
     axes.set_xscale("log")
     axes.margins(x=0.15)
     axes.set(xlabel="seconds a text, for the whole curve", ylabel="ACU")
+    _name_points(axes, {name: (seconds, row["value"]) for name, (seconds, row) in at.items()})
     return figure
+
+
+def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
+    """Write each point's name beside it, at the first of a few places where no other name stands yet."""
+    taken: list[tuple[float, float, float, float]] = []
+    for name, point in points.items():
+        x, y = axes.transData.transform(point)
+        width, height = 6.5 * len(name), 11.0  # about, at this size
+        places = [(side, up) for up in (3, -11, 14, -22) for side in (5, -5)]
+        boxes = [(x + (side if side > 0 else side - width), y + up) for side, up in places]
+        spoilt = [
+            any(left < r and left + width > l and low < t and low + height > b for l, b, r, t in taken)  # noqa: E741
+            for left, low in boxes
+        ]
+        best = spoilt.index(False) if False in spoilt else 0
+        (left, low), (side, up) = boxes[best], places[best]
+        taken.append((left, low, left + width, low + height))
+        align = "left" if side > 0 else "right"
+        axes.annotate(name, point, xytext=(side, up), textcoords="offset points", fontsize=8, ha=align)
 
 
 def sparsity(rows: Rows) -> Figure:
