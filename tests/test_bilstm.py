@@ -213,7 +213,7 @@ def test_it_learns_generated_babi_1(tmp_path, seed):
         tmp_path / "run",
         DataSpec(task="babi-1"),
         "bilstm",
-        TrainingOptions(strategy="plain", validation="unmasked", epochs=10, seed=seed),
+        TrainingOptions(strategy="plain", validation="unmasked", seed=seed),
     )
     assert find(run.results, "performance", ratio=0.0)["value"] >= 0.95
 

@@ -24,7 +24,7 @@ from faithmeter.run import Run, RunConfig, refuse_existing
 from faithmeter.tasks import Task
 from faithmeter.training import TrainingConfig, fine_tune
 
-# batch size and epochs of BiLSTM-attention by task (ROAR Table 4). bAbI is given 100 epochs there and is learnt in 10.
+# batch size and epochs of BiLSTM-attention by task (ROAR Table 4). bAbI is given 100 epochs there and is learnt in 20.
 BILSTM_SETTINGS = {"snli": (128, 25), "babi": (50, 20), "other": (32, 8)}
 DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, and how many random choices of them
 
