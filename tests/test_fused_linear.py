@@ -3,7 +3,7 @@ import torch
 from conftest import ARCHITECTURES, random_classifier
 from importance.reference import example_batch, strong_classifier
 
-from faithmeter.classifier import evaluating
+from faithmeter.borrowing import evaluating
 from faithmeter.fused_linear import _operator, fused_linears
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from importance.reference import TEXTS, alone, example_batch, plain_logit, strong_classifier
 
 from faithmeter.batch import packed
-from faithmeter.classifier import evaluating, explaining
+from faithmeter.borrowing import evaluating, explaining
 from faithmeter.from_scratch import small_classifier
 from faithmeter.last_layer import first_position_only
 

@@ -2,8 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from torch import Tensor
 
 from faithmeter.batch import SPECIAL, Batch, Encoded, packed
 from faithmeter.bilstm import BILSTM  # which also makes it known to transformers
+from faithmeter.borrowing import eager_attention, evaluating, exchanged_embeddings, explaining
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.fused_linear import fused_linears
-from faithmeter.last_layer import first_position_only
 from faithmeter.progress import breathe
 
 MAX_LENGTH = 512
@@ -287,71 +286,6 @@ class Classifier:
         """Save model and tokenizer, loadable with plain `AutoModelForSequenceClassification.from_pretrained`."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Put the model in eval mode, and each of its modules back in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def exchanged_embeddings(model: transformers.PreTrainedModel, embeddings: Tensor | None) -> Iterator[None]:
-    """Let the model's word lookup return `embeddings`, where they are given."""
-    if embeddings is None:
-        yield
-        return
-    exchange = model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
-    try:
-        yield
-    finally:
-        exchange.remove()
-
-
-@contextmanager
-def eager_attention(model: transformers.PreTrainedModel) -> Iterator[None]:
-    """Let the model compute attention in the plain way, which writes the attention down; then as it did before."""
-    before = model.config._attn_implementation
-    if before == "eager":
-        yield
-        return
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-
-
-@contextmanager
-def frozen(model: torch.nn.Module) -> Iterator[None]:
-    """Put the model in eval mode, its parameters without gradients, and leave it as it was."""
-    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with evaluating(model):
-        try:
-            for parameter in learnt:
-                parameter.requires_grad_(False)
-            yield
-        finally:
-            for parameter in learnt:
-                parameter.requires_grad_(True)
-
-
-@contextmanager
-def explaining(model: torch.nn.Module) -> Iterator[None]:
-    """Put the model in eval mode for input gradients and occlusion, and leave it as it was.
-
-    Its parameters need no gradient meanwhile, or those of all weights would be computed and thrown away; and its last
-    layer is computed for the first position only where the head reads nothing else. Gradients can be taken inside even
-    where the caller is in inference mode.
-    """
-    with frozen(model), first_position_only(model), torch.inference_mode(False):
-        yield
 
 
 def unmaskable_rows(encoded: Encoded) -> int:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from faithmeter.batch import Batch, packed
-from faithmeter.classifier import Classifier, frozen
+from faithmeter.borrowing import frozen
+from faithmeter.classifier import Classifier
 
 # from the (rows, heads, queries, tokens) attentions of all layers, and the (rows, queries) that are not padding
 Reduce = Callable[[Sequence[Tensor], Tensor], Tensor]

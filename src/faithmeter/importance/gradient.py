@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from faithmeter.batch import Batch, packed
-from faithmeter.classifier import Classifier, explaining
+from faithmeter.borrowing import explaining
+from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 
 # one tile of tokens × vocabulary stays in the processor's cache between the product and the sum

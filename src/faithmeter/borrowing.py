@@ -1,0 +1,75 @@
+"""Changes to a model that last as long as a piece of work, and leave it as it was."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import transformers
+from torch import Tensor
+
+from faithmeter.last_layer import first_position_only
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Put the model in eval mode, and each of its modules back in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def exchanged_embeddings(model: transformers.PreTrainedModel, embeddings: Tensor | None) -> Iterator[None]:
+    """Let the model's word lookup return `embeddings`, where they are given."""
+    if embeddings is None:
+        yield
+        return
+    exchange = model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
+    try:
+        yield
+    finally:
+        exchange.remove()
+
+
+@contextmanager
+def eager_attention(model: transformers.PreTrainedModel) -> Iterator[None]:
+    """Let the model compute attention in the plain way, which writes the attention down; then as it did before."""
+    before = model.config._attn_implementation
+    if before == "eager":
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@contextmanager
+def frozen(model: torch.nn.Module) -> Iterator[None]:
+    """Put the model in eval mode, its parameters without gradients, and leave it as it was."""
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with evaluating(model):
+        try:
+            for parameter in learnt:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter in learnt:
+                parameter.requires_grad_(True)
+
+
+@contextmanager
+def explaining(model: torch.nn.Module) -> Iterator[None]:
+    """Put the model in eval mode for input gradients and occlusion, and leave it as it was.
+
+    Its parameters need no gradient meanwhile, or those of all weights would be computed and thrown away; and its last
+    layer is computed for the first position only where the head reads nothing else. Gradients can be taken inside even
+    where the caller is in inference mode.
+    """
+    with frozen(model), first_position_only(model), torch.inference_mode(False):
+        yield
