@@ -416,11 +416,11 @@ def test_a_report_takes_experiments_and_runs_of_the_same_task_together(measured,
         workers=1,
     )
     (alone,) = report([tmp_path / "roar"], tmp_path / "alone")
-    assert "masked fine-tuning:" not in alone.read_text()
+    assert "masked fine-tuning (" not in alone.read_text()
     (page,) = report([measured.path, tmp_path / "roar"], tmp_path / "out", examples=False)
     text = page.read_text()
     assert "retrained" in text
-    assert "masked fine-tuning:" in text
+    assert "masked fine-tuning (" in text
     # the command in it does the same experiment again: nothing is left to do
     command = text.split("faithmeter roar ")[1].split("\n")[0].split("<")[0]
     code, printed = faithmeter("roar", *shlex.split(html.unescape(command)))
