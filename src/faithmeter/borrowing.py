@@ -9,6 +9,8 @@ from torch import Tensor
 
 from faithmeter.last_layer import first_position_only
 
+LISTENING = "_output_capturing_hooks_installed"  # where transformers notes that it does
+
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
@@ -37,16 +39,25 @@ def exchanged_embeddings(model: transformers.PreTrainedModel, embeddings: Tensor
 
 @contextmanager
 def eager_attention(model: transformers.PreTrainedModel) -> Iterator[None]:
-    """Let the model compute attention in the plain way, which writes the attention down; then as it did before."""
+    """Let the model compute attention in the plain way, which writes the attention down; then as it did before.
+
+    transformers listens to the layers to gather their attention, and goes on listening: that is taken back too.
+    """
     before = model.config._attn_implementation
-    if before == "eager":
-        yield
-        return
-    model.set_attn_implementation("eager")
+    heard = {module: set(module._forward_hooks) for module in model.modules()}
+    listening = [module for module in heard if getattr(module, LISTENING, False)]
+    if before != "eager":
+        model.set_attn_implementation("eager")
     try:
         yield
     finally:
-        model.set_attn_implementation(before)
+        if before != "eager":
+            model.set_attn_implementation(before)
+        for module, hooks in heard.items():
+            for hook in set(module._forward_hooks) - hooks:
+                del module._forward_hooks[hook]
+            if module not in listening and hasattr(module, LISTENING):
+                delattr(module, LISTENING)
 
 
 @contextmanager
