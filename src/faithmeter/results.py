@@ -15,7 +15,8 @@ class Result:
     `kind` says what was measured (`performance`, `majority`, `acu` ...); `masking_ratio` the share of maskable tokens
     masked, None where that means nothing; `n` the number of observations behind it; `measure` the importance measure
     it is of; `low` and `high` a 95 % interval, over what `over` says (`seeds` or `observations`); `tokens` the number
-    of masked tokens where it is counted instead of a ratio.
+    of masked tokens where it is counted instead of a ratio; `detail` whatever else tells it from others of its kind
+    and measure, such as the layer whose weights were replaced.
     """
 
     kind: str
@@ -29,6 +30,7 @@ class Result:
     high: float | None = None
     over: str | None = None
     tokens: int | None = None
+    detail: str | None = None
 
     def as_row(self) -> dict[str, Any]:
         """Return the result as a line of `results.jsonl`; a number that does not exist (nan) is None there."""
