@@ -8,4 +8,5 @@ from typing import Any
 
 import numpy as np
 
-Columns = dict[str, np.ndarray[Any, np.dtype[np.float64]]]
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Columns = dict[str, Array]

@@ -1,0 +1,88 @@
+"""Layer randomisation: which weights are replaced, and how much an explanation changes with them."""
+
+import numpy as np
+import pytest
+import torch
+
+from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.judges.randomisation import blocks, randomised, rank_correlation
+from tests.conftest import ARCHITECTURES, random_classifier
+
+
+def weights(classifier):
+    return {name: one.detach().clone() for name, one in classifier.model.named_parameters(remove_duplicate=False)}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_parameter_is_in_one_block_from_the_head_down_to_the_embeddings(architecture):
+    model = random_classifier(architecture).model
+    found = blocks(model)
+    every = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    assert sorted(name for names in found.values() for name in names) == sorted(every)
+    assert next(iter(found)) == "head"
+    assert list(found)[-1] == "embeddings"
+    layers = [name for name in found if name.startswith("layer")]
+    assert layers[-1] == "layer 1"
+    if architecture != "albert":  # whose layers share their weights
+        assert layers == ["layer 2", "layer 1"]
+    classes = model.config.num_labels
+    assert any(dict(model.named_parameters())[name].shape[0] == classes for name in found["head"])
+    words = model.get_input_embeddings().weight
+    assert any(dict(model.named_parameters(remove_duplicate=False))[name] is words for name in found["embeddings"])
+
+
+def test_cascading_replaces_a_block_with_all_above_it_and_independent_that_block_alone():
+    classifier = random_classifier("bert")
+    before, parts = weights(classifier), blocks(classifier.model)
+    for cascading in (True, False):
+        above = set()
+        for name, changed in randomised(classifier, cascading=cascading, seed=0):
+            above = above | set(parts[name]) if cascading else set(parts[name])
+            after = weights(changed)
+            for parameter, value in before.items():
+                same = torch.equal(value, after[parameter])
+                # biases and norms of a random model are still as they were drawn: zeros and ones
+                assert same or parameter in above
+                assert not (same and parameter in above and value.ndim == 2)
+    assert all(torch.equal(value, weights(classifier)[name]) for name, value in before.items())
+
+
+def test_a_seed_gives_the_same_weights_and_leaves_the_callers_random_numbers_alone():
+    classifier = random_classifier("distilbert")
+    torch.manual_seed(3)
+    first, second, other = (
+        weights(dict(randomised(classifier, cascading=True, seed=seed))["embeddings"]) for seed in (0, 0, 1)
+    )
+    drawn = torch.rand(1)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+    torch.manual_seed(3)
+    assert torch.equal(drawn, torch.rand(1))
+
+
+def test_rank_correlation_is_spearmans_over_maskable_tokens():
+    maskable = torch.tensor([[False, True, True, True], [True, True, True, True], [True, False, False, False]])
+    before = torch.tensor([[9.0, 0.1, 0.2, 0.3], [1.0, 2.0, 3.0, 4.0], [1.0, 0.0, 0.0, 0.0]])
+    after = torch.tensor([[-9.0, 3.0, 2.0, 1.0], [1.0, 3.0, 2.0, 4.0], [1.0, 0.0, 0.0, 0.0]])
+    # the second: 1 − 6·(0 + 1 + 1 + 0) / (4·15) = 0.8
+    np.testing.assert_allclose(rank_correlation(before, after, maskable), [-1.0, 0.8, np.nan], atol=1e-12)
+
+
+def test_equal_importances_share_their_rank_and_a_flat_explanation_has_none():
+    maskable = torch.ones(2, 3, dtype=torch.bool)
+    before = torch.tensor([[1.0, 1.0, 2.0], [5.0, 5.0, 5.0]])
+    after = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+    # ranks (1.5, 1.5, 3) and (1, 2, 3): 1.5 / sqrt(1.5 · 2)
+    np.testing.assert_allclose(rank_correlation(before, after, maskable), [1.5 / np.sqrt(3.0), np.nan], atol=1e-12)
+
+
+def test_the_unchanged_model_correlates_fully_and_a_random_one_does_not():
+    classifier = random_classifier("bert")
+    batch = classifier.encode(["The film was great, it was not awful at all."] * 2).batch([0, 1])
+    explain = IMPORTANCE_MEASURES["x-grad-signed"].explain
+    targets = torch.zeros(2, dtype=torch.long)
+    before = explain(classifier, batch, targets, 0)
+    np.testing.assert_allclose(rank_correlation(before, before, batch.maskable), 1.0)
+    changed = dict(randomised(classifier, cascading=True, seed=1))["embeddings"]
+    after = explain(changed, batch, targets, 0)
+    assert np.all(np.abs(rank_correlation(before, after, batch.maskable)) < 0.95)
