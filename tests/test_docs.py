@@ -58,6 +58,7 @@ BEFORE = {
         "check runs/quickstart",
         "measure runs/quickstart --measures grad-l2",
     ),
+    "auditing": ("train runs/quickstart --task babi-1",),
     "exploring": ("train runs/quickstart --task babi-1",),
     "results": ("train runs/study/sst2-masked-0 --task sst2 --data-dir DIR",),
 }

@@ -18,22 +18,23 @@ ROOMS = (
     "importance.gradient", "importance.occlusion", "importance.attention", "importance.beam", "importance.chance",
     "importance.surrogate", "importance.ensemble", "importance", "in_distribution.p_values", "in_distribution.masf",
     "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves", "faithfulness.roar",
-    "faithfulness.synthetic", "judges", "judges.randomisation", "judges.agreement", "explanation", "results", "run",
-    "roar_run", "workers", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats",
-    "reports.content", "reports.card", "reports.page", "reports.roar", "web", "web.desk", "web.app", "jobs.summarising",
-    "jobs.training", "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.explaining", "jobs.reporting",
-    "jobs.roar_summary", "jobs.roaring", "jobs.synthetic", "jobs.serving", "jobs", "__init__", "printing",
-    "command_options", "roar_command", "cli",
+    "faithfulness.synthetic", "judges", "judges.randomisation", "judges.agreement", "judges.battery", "explanation",
+    "results", "run", "roar_run", "workers", "small_curve", "reports", "reports.figures", "reports.words",
+    "reports.formats", "reports.parts", "reports.audit", "reports.content", "reports.card", "reports.page",
+    "reports.roar", "web", "web.desk", "web.app", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking",
+    "jobs.measuring", "jobs.auditing", "jobs.explaining", "jobs.reporting", "jobs.roar_summary", "jobs.roaring",
+    "jobs.synthetic", "jobs.serving", "jobs", "__init__", "printing", "command_options", "audit_command",
+    "roar_command", "cli",
 )  # fmt: skip
 
 
 def test_the_public_names_are_these():
     assert set(faithmeter.__all__) == {
-        "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Batch", "Classifier", "DataSpec", "Encoded", "Explanation",
-        "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun", "Run",
-        "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "check", "explain",
-        "explain_texts", "fine_tune", "load_classifier", "load_splits", "majority_performance", "measure", "pool",
-        "report", "resume", "roar", "bilstm_classifier", "small_classifier", "train",
+        "IMPORTANCE_MEASURES", "METRICS", "TASKS", "AuditOptions", "Batch", "Classifier", "DataSpec", "Encoded",
+        "Explanation", "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun",
+        "Run", "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "audit", "check",
+        "explain", "explain_texts", "fine_tune", "load_classifier", "load_splits", "majority_performance", "measure",
+        "pool", "report", "resume", "roar", "bilstm_classifier", "small_classifier", "train",
     }  # fmt: skip
     assert all(hasattr(faithmeter, name) for name in faithmeter.__all__)
     assert {name for names in faithmeter._ROOMS.values() for name in names} == set(faithmeter.__all__)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from faithmeter import __version__
+from faithmeter.audit_command import audit
 from faithmeter.command_options import Data, load_jobs, names, with_data_options
 from faithmeter.errors import InputError
 from faithmeter.printing import (
@@ -340,6 +341,7 @@ def _texts(
 
 
 app.command()(with_data_options(roar))
+app.command()(audit)
 
 
 @app.command()

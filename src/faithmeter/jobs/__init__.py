@@ -3,6 +3,7 @@
 from faithmeter.data import DataSpec
 from faithmeter.in_distribution import summary
 from faithmeter.jobs.adopting import adopt
+from faithmeter.jobs.auditing import AuditOptions, audit
 from faithmeter.jobs.checking import check
 from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
@@ -12,15 +13,19 @@ from faithmeter.jobs.serving import serve
 from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.synthetic import synthetic_roar
 from faithmeter.jobs.training import TrainingOptions, resume, train
+from faithmeter.reports.audit import audit_sections
 from faithmeter.roar_run import RoarRun
 
 __all__ = [
+    "AuditOptions",
     "DataSpec",
     "MeasureOptions",
     "RoarOptions",
     "RoarRun",
     "TrainingOptions",
     "adopt",
+    "audit",
+    "audit_sections",
     "check",
     "explain",
     "go_on",
