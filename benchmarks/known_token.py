@@ -1,7 +1,7 @@
 """The known-token problem on SST2 (the Thesis' Sec. 3.1): which importance measures find the one word that tells?
 
-Trains MiniLM on SST2 sentences with random labels and a telling word, at the end or anywhere, and prints the overlap and
-the mean rank of every measure as Markdown. Needs the data of SST2 in DIR/sst2.
+Trains MiniLM on SST2 sentences with random labels and a telling word, at the end or anywhere, and prints the overlap
+and the mean rank of every measure as Markdown. Needs the data of SST2 in DIR/sst2.
 """
 
 import argparse
