@@ -16,7 +16,7 @@ import pyarrow.parquet
 
 from faithmeter.batch import Ints
 from faithmeter.classifier import Classifier, load_classifier
-from faithmeter.data import Splits
+from faithmeter.data import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import new_folder, only_one, write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, measures_of
@@ -27,7 +27,7 @@ from faithmeter.judges import Columns
 from faithmeter.judges.agreement import agreements
 from faithmeter.judges.battery import JUDGES, Bench, Judge
 from faithmeter.judges.known_token import PLACES, known_token_splits, truth_of
-from faithmeter.judges.rationales import rationale_tokens, read_rationales
+from faithmeter.judges.rationales import TASK_MARKS, marks_of, rationale_tokens, rationales_of
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.performance import performance
 from faithmeter.progress import Reporter, Silent
@@ -96,7 +96,7 @@ def _judges(run: Run, options: AuditOptions) -> list[Judge]:
     """Return the judges that were named, or all; of human reasons only where there are any."""
     if options.judges is not None:
         return [JUDGES[name] for name in options.judges]
-    there = options.rationales is not None or run.config.data.resolved().rationales is not None
+    there = options.rationales is not None or run.config.data.resolved().name in TASK_MARKS
     return [judge for judge in JUDGES.values() if judge.name != "plausibility" or there]
 
 
@@ -110,10 +110,12 @@ def _as_it_is(run: Run, options: AuditOptions, classifier: Classifier, reporter:
 
 def _plausibility(run: Run, options: AuditOptions, classifier: Classifier, reporter: Reporter) -> Bench:
     """Return the run's model and texts, with the tokens that people marked."""
-    test = run.data().test
-    rationales = read_rationales(run.config.data, options.rationales)
-    contexts = test["context"] if "context" in test.column_names else None
-    truth = rationale_tokens(classifier, test["text"], contexts, rationales)
+    config = run.config
+    marks = marks_of(config.data.resolved(), options.rationales)
+    run.data()  # refuses data that has changed
+    test = load_splits(config.data, keep=marks.columns).test
+    contexts = list(test["context"]) if "context" in test.column_names else None
+    truth = rationale_tokens(classifier, list(test["text"]), contexts, rationales_of(test, marks))
     return Bench(classifier, encode(classifier, test, "test", reporter), None, options.seed, truth)
 
 

@@ -1,6 +1,5 @@
 """The battery: one table of judges. To add one, write a function of (bench, batch, measure) and give it a row here."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from faithmeter.judges.adversarial import adversarial
 from faithmeter.judges.erasure import erasure
 from faithmeter.judges.ground_truth import ground_truth
 from faithmeter.judges.randomisation import randomised, rank_correlation
+from faithmeter.judges.rationales import in_batch
 from faithmeter.masking import STEPS, Mask
 
 
@@ -45,7 +45,7 @@ class Bench:
     def true_tokens(self, batch: Batch) -> Tensor:
         """Return which tokens of a batch matter, (rows, tokens)."""
         assert self.truth is not None
-        return dataclasses.replace(self.test, masked=self.truth).batch(batch.rows.numpy()).masked
+        return in_batch(self.test, self.truth, batch)
 
 
 @dataclass(frozen=True)
