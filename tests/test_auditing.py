@@ -143,7 +143,7 @@ def test_bad_names_are_refused_with_what_there_is(run):
         AuditOptions(("erasur",))
     with pytest.raises(InputError, match="end or anywhere"):
         AuditOptions(place="middle")
-    with pytest.raises(InputError, match="marked"):
+    with pytest.raises(InputError, match="--rationales COLUMN"):
         audit(run.path, AuditOptions(("plausibility",), ("grad-l2",)))
     with pytest.raises(InputError, match="'nothing'"):
         audit(run.path, AuditOptions(("plausibility",), ("grad-l2",), rationales="nothing"))

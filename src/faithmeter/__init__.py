@@ -102,7 +102,6 @@ _ROOMS = {
         "IMPORTANCE_MEASURES",
         "ImportanceMeasure",
         "as_measure",
-        "audit",
     ),
     "in_distribution": ("MaSF",),
     "jobs": (
