@@ -134,7 +134,14 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
             "sure. Out-of-distribution is the largest share of such texts at any step; the p-value is about all steps.",
         ],
         [ranked_table(rows, prefix)],
-        [drawn(prefix, "forest", "Faithfulness of each measure with its interval.", lambda: figures.forest(rows))],
+        [
+            drawn(
+                prefix,
+                "forest",
+                "Faithfulness of each measure with its interval; one that reaches the edge goes on.",
+                lambda: figures.forest(rows),
+            )
+        ],
     )
     falling = Section(
         "How performance falls",

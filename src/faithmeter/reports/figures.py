@@ -77,8 +77,8 @@ def forest(rows: Rows) -> Figure:
     most = max((find(rows, kind, name)["value"] for name in names), default=1.0)
     axes.set_xlim(right=min(axes.get_xlim()[1], max(1.05, 1.5 * most)))
     axes.set_yticks(range(len(names)), list(reversed(names)))
-    end = "; dotted: as if performance fell to the end at once" if kind == "racu" else ""
-    axes.set_xlabel(f"{kind.upper()}: 0 is as good as random masking, further right is more faithful{end}")
+    end = "; dotted: it falls to its end at once" if kind == "racu" else ""
+    axes.set_xlabel(f"{kind.upper()}: 0 is as good as random masking{end}")
     return figure
 
 
