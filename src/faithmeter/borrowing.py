@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 import transformers
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from faithmeter.last_layer import first_position_only
 
@@ -83,4 +84,15 @@ def explaining(model: torch.nn.Module) -> Iterator[None]:
     where the caller is in inference mode.
     """
     with frozen(model), first_position_only(model), torch.inference_mode(False):
+        yield
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Let a forward pass be computed such that its gradient has a gradient.
+
+    The fused kernels of attention and of recurrent layers have none; the plain ones of torch, which are made of
+    ordinary products, give the same numbers. Nothing of the model is changed.
+    """
+    with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
         yield

@@ -3,6 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from faithmeter.batch import SPECIAL, Batch, Encoded, packed
 from faithmeter.bilstm import BILSTM  # which also makes it known to transformers
-from faithmeter.borrowing import eager_attention, evaluating, exchanged_embeddings, explaining
+from faithmeter.borrowing import eager_attention, evaluating, exchanged_embeddings, explaining, twice_differentiable
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.fused_linear import fused_linears
 from faithmeter.progress import breathe
@@ -220,14 +221,21 @@ class Classifier:
         """
         return self._output(batch, embeddings).logits.float()
 
-    def gradients(self, batch: Batch, embeddings: Tensor, targets: Tensor) -> Tensor:
-        """Return d logit[target] / d embedding, shaped as `embeddings`, at those embeddings (see `explaining`)."""
+    def logits_and_gradients(self, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits at those embeddings, and d logit[target] / d embedding, shaped as they are.
+
+        Where the embeddings ask for a gradient, both results can be differentiated by them once more (see `explaining`
+        for what is best left out of it).
+        """
         breathe()
+        twice = embeddings.requires_grad
         with torch.enable_grad():
-            point = embeddings.detach().clone().requires_grad_()
-            logits = self.logits_from(batch, point)
-            (gradients,) = torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), point)
-        return gradients
+            point = embeddings if twice else embeddings.detach().clone().requires_grad_()
+            with twice_differentiable() if twice else nullcontext():
+                logits = self.logits_from(batch, point)
+            wanted = logits.gather(1, targets[:, None]).sum()
+            (gradients,) = torch.autograd.grad(wanted, point, create_graph=twice)
+        return logits if twice else logits.detach(), gradients
 
     def logits_of_masks(self, batch: Batch, rows: Tensor, masked: Tensor) -> Tensor:
         """Return the (n, classes) logits of n maskings: row `rows[i]` of the batch with `masked[i]` masked.

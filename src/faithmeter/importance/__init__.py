@@ -14,11 +14,31 @@ from faithmeter.batch import Batch
 from faithmeter.bilstm import BiLSTMConfig
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError, nearest
-from faithmeter.importance.attention import attention, attention_average, attention_rollout, scaled_attention
+from faithmeter.importance.at_embeddings import ExplainAt, absolute_at
+from faithmeter.importance.attention import (
+    attention,
+    attention_at,
+    attention_average,
+    attention_average_at,
+    attention_rollout,
+    attention_rollout_at,
+    scaled_attention,
+    scaled_attention_at,
+)
 from faithmeter.importance.beam import WIDTH, beam
 from faithmeter.importance.chance import random_importance
 from faithmeter.importance.ensemble import ensemble
-from faithmeter.importance.gradient import STEPS, gradient_l1, gradient_l2, input_times_gradient, integrated_gradient
+from faithmeter.importance.gradient import (
+    STEPS,
+    gradient_l1,
+    gradient_l1_at,
+    gradient_l2,
+    gradient_l2_at,
+    input_times_gradient,
+    input_times_gradient_at,
+    integrated_gradient,
+    integrated_gradient_at,
+)
 from faithmeter.importance.occlusion import leave_one_out
 from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
 
@@ -31,7 +51,8 @@ class ImportanceMeasure:
 
     `explain(classifier, batch, targets, seed)` returns the (rows, tokens) importance of each token for the logit of
     each row's target class, with the batch's masked tokens masked; 0 where a token is not maskable. `recursive` says
-    that it is computed anew on the masked input at every masking step; `differentiable` that it needs gradients.
+    that it is computed anew on the masked input at every masking step; `differentiable` that it has
+    a gradient by the word embeddings: then `at` is the same measure at any embeddings.
     `passes(n)` is about how many times a text of n unmasked tokens goes through the model, to foretell the time;
     a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is. `not_for` is the
     `model_type` of the models that it cannot explain.
@@ -46,6 +67,7 @@ class ImportanceMeasure:
     passes: Callable[[int], float] | None = None
     absolute_of: str | None = None
     not_for: str | None = None
+    at: ExplainAt | None = None
 
     def explains(self, model_type: str) -> bool:
         """Whether it can explain models of this type, as their `config.model_type` names it."""
@@ -65,30 +87,68 @@ BILSTM_TYPE = BiLSTMConfig.model_type  # has one attention, so nothing to averag
 _TABLE = (
     # name, family, signed, recursive, differentiable, explain, passes, absolute_of
     ImportanceMeasure("random", "random", False, False, False, random_importance, lambda _: 0),
-    ImportanceMeasure("grad-l1", "gradient", False, True, True, gradient_l1, lambda _: 3),
-    ImportanceMeasure("grad-l2", "gradient", False, True, True, gradient_l2, lambda _: 3),
-    ImportanceMeasure("x-grad-signed", "gradient", True, True, True, input_times_gradient, lambda _: 3),
+    ImportanceMeasure("grad-l1", "gradient", False, True, True, gradient_l1, lambda _: 3, at=gradient_l1_at),
+    ImportanceMeasure("grad-l2", "gradient", False, True, True, gradient_l2, lambda _: 3, at=gradient_l2_at),
     ImportanceMeasure(
-        "x-grad-abs", "gradient", False, True, True, absolute(input_times_gradient), lambda _: 3, "x-grad-signed"
+        "x-grad-signed", "gradient", True, True, True, input_times_gradient, lambda _: 3, at=input_times_gradient_at
     ),
-    ImportanceMeasure("ig-signed", "gradient", True, True, True, integrated_gradient, lambda _: 3 * STEPS),
     ImportanceMeasure(
-        "ig-abs", "gradient", False, True, True, absolute(integrated_gradient), lambda _: 3 * STEPS, "ig-signed"
+        "x-grad-abs",
+        "gradient",
+        False,
+        True,
+        True,
+        absolute(input_times_gradient),
+        lambda _: 3,
+        "x-grad-signed",
+        at=absolute_at(input_times_gradient_at),
+    ),
+    ImportanceMeasure(
+        "ig-signed", "gradient", True, True, True, integrated_gradient, lambda _: 3 * STEPS, at=integrated_gradient_at
+    ),
+    ImportanceMeasure(
+        "ig-abs",
+        "gradient",
+        False,
+        True,
+        True,
+        absolute(integrated_gradient),
+        lambda _: 3 * STEPS,
+        "ig-signed",
+        at=absolute_at(integrated_gradient_at),
     ),
     ImportanceMeasure("loo-signed", "occlusion", True, True, False, leave_one_out, lambda n: n + 1),
     ImportanceMeasure(
         "loo-abs", "occlusion", False, True, False, absolute(leave_one_out), lambda n: n + 1, "loo-signed"
     ),
     ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
-    ImportanceMeasure("attention", "attention", False, True, False, attention, lambda _: 1),
-    ImportanceMeasure("scaled-attention", "attention", True, True, True, scaled_attention, lambda _: 3),
+    ImportanceMeasure("attention", "attention", False, True, True, attention, lambda _: 1, at=attention_at),
+    ImportanceMeasure(
+        "scaled-attention", "attention", True, True, True, scaled_attention, lambda _: 3, at=scaled_attention_at
+    ),
     ImportanceMeasure("lime", "surrogate", True, True, False, lime, lambda _: SAMPLES),
     ImportanceMeasure("kernel-shap", "surrogate", True, True, False, kernel_shap, lambda _: SAMPLES),
     ImportanceMeasure(
-        "attention-average", "attention", False, True, False, attention_average, lambda _: 1, not_for=BILSTM_TYPE
+        "attention-average",
+        "attention",
+        False,
+        True,
+        True,
+        attention_average,
+        lambda _: 1,
+        not_for=BILSTM_TYPE,
+        at=attention_average_at,
     ),
     ImportanceMeasure(
-        "attention-rollout", "attention", False, True, False, attention_rollout, lambda _: 1, not_for=BILSTM_TYPE
+        "attention-rollout",
+        "attention",
+        False,
+        True,
+        True,
+        attention_rollout,
+        lambda _: 1,
+        not_for=BILSTM_TYPE,
+        at=attention_rollout_at,
     ),
     ImportanceMeasure(
         "ensemble-top3",
@@ -127,8 +187,13 @@ def with_steps(measure: ImportanceMeasure, steps: int) -> ImportanceMeasure:
     """Return an integrated gradient with another number of steps; any other measure as it is."""
     if measure.name not in ("ig-signed", "ig-abs"):
         return measure
-    explain = partial(integrated_gradient, steps=steps)
-    return replace(measure, explain=explain if measure.signed else absolute(explain), passes=lambda _: 3 * steps)
+    explain, at = partial(integrated_gradient, steps=steps), partial(integrated_gradient_at, steps=steps)
+    return replace(
+        measure,
+        explain=explain if measure.signed else absolute(explain),
+        passes=lambda _: 3 * steps,
+        at=at if measure.signed else absolute_at(at),
+    )
 
 
 def measures_of(model_type: str) -> list[str]:

@@ -5,6 +5,7 @@ tokens of a text, before those that cannot be masked are set to 0.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,31 +13,64 @@ from torch import Tensor
 from faithmeter.batch import Batch, packed
 from faithmeter.borrowing import frozen
 from faithmeter.classifier import Classifier
+from faithmeter.importance.at_embeddings import of_the_text
 
 # from the (rows, heads, queries, tokens) attentions of all layers, and the (rows, queries) that are not padding
 Reduce = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
-def attention(classifier: Classifier, batch: Batch, _targets: Tensor, _seed: int) -> Tensor:
+def attention(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
     """Return the last layer's attention from the first position, the mean of its heads; α of BiLSTM-attention.
 
     The first position is what a classifier reads. ROAR App. C.1, Eqs. (4) and (5), for BiLSTM-attention.
     """
-    return _reduced(classifier, batch, lambda layers, _: layers[-1][:, :, 0].mean(dim=1))
+    return of_the_text(attention_at, classifier, batch, targets)
 
 
-def attention_average(classifier: Classifier, batch: Batch, _targets: Tensor, _seed: int) -> Tensor:
+def attention_average(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
     """Return the mean attention that a token gets, over layers, heads and queries (Thesis 2.2.2.3)."""
-    return _reduced(classifier, batch, lambda layers, real: _over_queries(_mean_of_heads(layers).mean(dim=0), real))
+    return of_the_text(attention_average_at, classifier, batch, targets)
 
 
 def attention_rollout(
-    classifier: Classifier, batch: Batch, _targets: Tensor, _seed: int, *, residual: bool = False
+    classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, residual: bool = False
 ) -> Tensor:
     """Return the mean over queries of the product of all layers' attentions, heads averaged (Thesis 2.2.2.3).
 
     `residual` counts what passes a layer by, as half of each matrix (Abnar and Zuidema, 2020).
     """
+    return of_the_text(partial(attention_rollout_at, residual=residual), classifier, batch, targets)
+
+
+def scaled_attention(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
+    """Return the last layer's attention from the first position times the logit's gradient by it, mean of the heads.
+
+    Serrano and Smith (2019); signed, since more attention may speak against a class.
+    """
+    return of_the_text(scaled_attention_at, classifier, batch, targets)
+
+
+# ------------------------------------------------------------------------------------ the same at any embeddings
+
+
+def attention_at(classifier: Classifier, batch: Batch, embeddings: Tensor, _targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits and `attention` at these embeddings."""
+    return _reduced(classifier, batch, embeddings, lambda layers, _: layers[-1][:, :, 0].mean(dim=1))
+
+
+def attention_average_at(
+    classifier: Classifier, batch: Batch, embeddings: Tensor, _targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the logits and `attention_average` at these embeddings."""
+    return _reduced(
+        classifier, batch, embeddings, lambda layers, real: _over_queries(_mean_of_heads(layers).mean(dim=0), real)
+    )
+
+
+def attention_rollout_at(
+    classifier: Classifier, batch: Batch, embeddings: Tensor, _targets: Tensor, *, residual: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the logits and `attention_rollout` at these embeddings."""
 
     def rolled(layers: Sequence[Tensor], real: Tensor) -> Tensor:
         matrices = _mean_of_heads(layers)
@@ -47,37 +81,52 @@ def attention_rollout(
             product = matrix @ product  # a later layer looks at what an earlier one has gathered
         return _over_queries(product, real)
 
-    return _reduced(classifier, batch, rolled)
+    return _reduced(classifier, batch, embeddings, rolled)
 
 
-def scaled_attention(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
-    """Return the last layer's attention from the first position times the logit's gradient by it, mean of the heads.
+def scaled_attention_at(
+    classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the logits and `scaled_attention` at these embeddings."""
+    twice = embeddings.requires_grad
 
-    Serrano and Smith (2019); signed, since more attention may speak against a class.
-    """
-    home, batch, targets = batch.maskable.device, batch.to(classifier.device), targets.to(classifier.device)
-    with frozen(classifier.model), torch.inference_mode(False), torch.enable_grad():
+    def scaled(part: Batch, rows: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            logits, layers = classifier.logits_and_attentions(part, point if twice else point.clone().requires_grad_())
+            wanted = logits.gather(1, targets[rows][:, None]).sum()
+            (gradient,) = torch.autograd.grad(wanted, layers[-1], create_graph=twice)
+            return logits, (layers[-1] * gradient)[:, :, 0].mean(dim=1)
+
+    return _packed(classifier, batch, embeddings, scaled)
+
+
+def _reduced(classifier: Classifier, batch: Batch, embeddings: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    def reduced(part: Batch, _rows: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.set_grad_enabled(embeddings.requires_grad):
+            logits, layers = classifier.logits_and_attentions(part, point)
+            return logits, reduce(layers, part.attention_mask.bool())
+
+    return _packed(classifier, batch, embeddings, reduced)
+
+
+def _packed(
+    classifier: Classifier,
+    batch: Batch,
+    embeddings: Tensor,
+    explain_part: Callable[[Batch, Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """Explain texts of like length together, and return the logits and the importance of all."""
+    twice = embeddings.requires_grad
+    with frozen(classifier.model), torch.inference_mode(False):
+        logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         importance = torch.zeros(batch.maskable.shape, device=classifier.device)
         for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_pass):
             part = batch.take(rows)
-            logits, layers = classifier.logits_and_attentions(part, classifier.embed(part).clone().requires_grad_())
-            wanted = logits.gather(1, targets[rows][:, None]).sum()
-            (gradient,) = torch.autograd.grad(wanted, layers[-1])
-            found = (layers[-1] * gradient)[:, :, 0].mean(dim=1).detach().float()
-            importance[rows, : found.shape[1]] = found
-    return importance.masked_fill(~batch.maskable, 0.0).to(home)
-
-
-def _reduced(classifier: Classifier, batch: Batch, reduce: Reduce) -> Tensor:
-    home, batch = batch.maskable.device, batch.to(classifier.device)
-    importance = torch.zeros(batch.maskable.shape, device=classifier.device)
-    with frozen(classifier.model), torch.no_grad():
-        for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_pass):
-            part = batch.take(rows)
-            _, layers = classifier.logits_and_attentions(part)
-            found = reduce(layers, part.attention_mask.bool()).float()
-            importance[rows, : found.shape[1]] = found
-    return importance.masked_fill(~batch.maskable, 0.0).to(home)
+            length = part.input_ids.shape[1]
+            said, found = explain_part(part, rows, embeddings[rows, :length])
+            logits[rows] = said if twice else said.detach()
+            importance[rows, :length] = (found if twice else found.detach()).float()
+    return logits, importance.masked_fill(~batch.maskable, 0.0)
 
 
 def _mean_of_heads(layers: Sequence[Tensor]) -> Tensor:

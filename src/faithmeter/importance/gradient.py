@@ -4,6 +4,7 @@ g_t = d logit / d e_t, where e_t is what the word-embedding lookup gives for tok
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from faithmeter.batch import Batch, packed
 from faithmeter.borrowing import explaining
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
+from faithmeter.importance.at_embeddings import of_the_text
 
 # one tile of tokens × vocabulary stays in the processor's cache between the product and the sum
 TILE_TOKENS, TILE_VOCABULARY = 256, 1024
@@ -21,19 +23,17 @@ BASELINES = ("zero", "mask", "pad")
 
 def gradient_l1(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
     """Return |W g_t|_1, the L1 norm over the vocabulary of d logit / d one-hot (FMM App. E.1)."""
-    return _gradient_norm(classifier, batch, targets, _l1_over_vocabulary)
+    return of_the_text(gradient_l1_at, classifier, batch, targets)
 
 
 def gradient_l2(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
     """Return |W g_t|_2, the L2 norm over the vocabulary of d logit / d one-hot (FMM App. E.1)."""
-    return _gradient_norm(classifier, batch, targets, _l2_over_vocabulary)
+    return of_the_text(gradient_l2_at, classifier, batch, targets)
 
 
 def input_times_gradient(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
     """Return ⟨g_t, e_t⟩, the gradient with respect to the one-hot input times that input (FMM App. E.1)."""
-    gradients = _gradients(classifier, batch, targets)
-    embeddings = classifier.embed(batch.to(classifier.device))
-    return _only_maskable((embeddings * gradients).sum(dim=-1).float(), batch)
+    return of_the_text(input_times_gradient_at, classifier, batch, targets)
 
 
 def integrated_gradient(
@@ -44,45 +44,79 @@ def integrated_gradient(
     The gradient is taken at the interpolated point. `baseline` b is the zero vector, or the embedding of the mask or
     the padding token, and stands in for every token of the input, the special ones too.
     """
-    home, batch, targets = batch.maskable.device, batch.to(classifier.device), targets.to(classifier.device)
+    return of_the_text(partial(integrated_gradient_at, steps=steps, baseline=baseline), classifier, batch, targets)
+
+
+# ------------------------------------------------------------------------------------ the same at any embeddings
+
+
+def gradient_l1_at(classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits and `gradient_l1` at these embeddings."""
+    return _gradient_norm(classifier, batch, embeddings, targets, _l1_over_vocabulary)
+
+
+def gradient_l2_at(classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits and `gradient_l2` at these embeddings."""
+    return _gradient_norm(classifier, batch, embeddings, targets, _l2_over_vocabulary)
+
+
+def input_times_gradient_at(
+    classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the logits and `input_times_gradient` at these embeddings."""
+    logits, gradients = _gradients(classifier, batch, embeddings, targets)
+    return logits, (embeddings * gradients).sum(dim=-1).float().masked_fill(~batch.maskable, 0.0)
+
+
+def integrated_gradient_at(
+    classifier: Classifier,
+    batch: Batch,
+    embeddings: Tensor,
+    targets: Tensor,
+    *,
+    steps: int = STEPS,
+    baseline: str = "zero",
+) -> tuple[Tensor, Tensor]:
+    """Return the logits and `integrated_gradient` at these embeddings, which are the end of its way."""
     start = _baseline(classifier, baseline)
-    count = len(batch)
     lengths = batch.attention_mask.sum(dim=1)
     # all steps of a text lie side by side, so that a pass holds few texts and no padding
-    rows = torch.arange(count, device=lengths.device).repeat_interleave(steps)
-    share = torch.arange(1, steps + 1, device=lengths.device).repeat(count) / steps
+    rows = torch.arange(len(batch), device=lengths.device).repeat_interleave(steps)
+    step = torch.arange(1, steps + 1, device=lengths.device).repeat(len(batch))
     with explaining(classifier.model):
+        logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         importance = torch.zeros(batch.maskable.shape, device=classifier.device)
         for index in packed(lengths[rows], classifier.tokens_per_pass):
-            part = batch.take(rows[index])
-            way = classifier.embed(part) - start
-            points = start + share[index, None, None].to(way.dtype) * way
-            gradients = classifier.gradients(part, points, targets[rows[index]])
+            part, last = batch.take(rows[index]), step[index] == steps
+            way = embeddings[rows[index], : part.input_ids.shape[1]] - start
+            points = start + (step[index, None, None] / steps).to(way.dtype) * way
+            said, gradients = classifier.logits_and_gradients(part, points, targets[rows[index]])
             products = (way * gradients).sum(dim=-1).float() / steps
             importance[:, : products.shape[1]].index_add_(0, rows[index], products)
-    return _only_maskable(importance, batch).to(home)
+            logits[rows[index[last]]] = said[last]
+    return logits, importance.masked_fill(~batch.maskable, 0.0)
 
 
-def _gradients(classifier: Classifier, batch: Batch, targets: Tensor) -> Tensor:
-    """Return g: (rows, tokens, dimensions), 0 at padding."""
-    batch, targets = batch.to(classifier.device), targets.to(classifier.device)
+def _gradients(classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits and g: (rows, tokens, dimensions), 0 at padding."""
     with explaining(classifier.model):
-        gradients = torch.zeros(*batch.maskable.shape, classifier.vocabulary().shape[1], device=classifier.device)
+        logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
+        gradients = torch.zeros(embeddings.shape, device=classifier.device)
         for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_pass):
             part = batch.take(rows)
-            found = classifier.gradients(part, classifier.embed(part), targets[rows])
-            gradients[rows, : found.shape[1]] = found.float()
-    return gradients
+            length = part.input_ids.shape[1]
+            logits[rows], found = classifier.logits_and_gradients(part, embeddings[rows, :length], targets[rows])
+            gradients[rows, :length] = found.float()
+    return logits, gradients
 
 
 def _gradient_norm(
-    classifier: Classifier, batch: Batch, targets: Tensor, norm: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    gradients = _gradients(classifier, batch, targets)
-    maskable = batch.maskable.to(classifier.device)
-    importance = torch.zeros(maskable.shape, device=classifier.device)
-    importance[maskable] = norm(gradients[maskable], classifier.vocabulary())
-    return importance.to(batch.maskable.device)
+    classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor, norm: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    logits, gradients = _gradients(classifier, batch, embeddings, targets)
+    importance = torch.zeros(batch.maskable.shape, device=classifier.device)
+    importance[batch.maskable] = norm(gradients[batch.maskable], classifier.vocabulary())
+    return logits, importance
 
 
 def _l1_over_vocabulary(gradients: Tensor, words: Tensor) -> Tensor:
@@ -102,11 +136,17 @@ def _l2_over_vocabulary(gradients: Tensor, words: Tensor) -> Tensor:
     if len(gradients) < words.shape[1]:
         squares = torch.zeros(len(gradients), device=gradients.device)
         for block in words.split(TILE_VOCABULARY):
-            squares += (gradients @ block.float().T).square_().sum(dim=1)
-        return squares.sqrt()
+            products = gradients @ block.float().T
+            squares += torch.linalg.vecdot(products, products)
+        return _root(squares)
     gram = words.float().T @ words.float()
-    # rounding may carry the square of a vanishing gradient below 0
-    return ((gradients @ gram) * gradients).sum(dim=1).clamp_min(0).sqrt()
+    return _root(((gradients @ gram) * gradients).sum(dim=1))
+
+
+def _root(squares: Tensor) -> Tensor:
+    """Return the root, 0 and with slope 0 where the square vanishes or rounding has carried it below 0."""
+    vanishing = squares <= 0
+    return squares.masked_fill(vanishing, 1.0).sqrt().masked_fill(vanishing, 0.0)
 
 
 def _baseline(classifier: Classifier, name: str) -> Tensor:
@@ -117,8 +157,3 @@ def _baseline(classifier: Classifier, name: str) -> Tensor:
     if ids.get(name) is None:
         raise InputError(f"There is no baseline {name!r} for this model; there are {', '.join(BASELINES)}.")
     return words[ids[name]]
-
-
-def _only_maskable(importance: Tensor, batch: Batch) -> Tensor:
-    maskable = batch.maskable
-    return importance.to(maskable.device).masked_fill(~maskable, 0.0)
