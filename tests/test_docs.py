@@ -37,7 +37,8 @@ from faithmeter.classifier import Classifier
 from faithmeter.faithfulness import roar
 from faithmeter.from_scratch import small_classifier
 from faithmeter.jobs import roar_summary, synthetic_roar, training
-from faithmeter.reports import content
+from faithmeter.reports import audit, content
+from faithmeter.reports.parts import Drawn
 from faithmeter.training import curriculum
 
 ROOT = Path(__file__).parents[1]
@@ -183,8 +184,8 @@ def with_one_layer(classifier: Classifier) -> Classifier:
     return classifier
 
 
-def not_drawn(prefix: str, name: str, caption: str, _draw) -> content.Drawn:
-    return content.Drawn(f"{prefix}{name}", caption, Figure())
+def not_drawn(prefix: str, name: str, caption: str, _draw) -> Drawn:
+    return Drawn(f"{prefix}{name}", caption, Figure())
 
 
 GENERATE = babi.generate
@@ -315,6 +316,7 @@ def reader(world, faithmeter, monkeypatch, tmp_path) -> Reader:
 def test_everything_that_a_page_says_to_do_works_from_top_to_bottom(page, reader, monkeypatch):
     if page.stem != "reading-the-report":
         monkeypatch.setattr(content, "drawn", not_drawn)
+        monkeypatch.setattr(audit, "drawn", not_drawn)
     for command in BEFORE.get(page.stem, ()):
         reader.run_faithmeter(command.split())
     found, _ = blocks(page.read_text(encoding="utf-8"))
