@@ -16,14 +16,15 @@ ROOMS = (
     "data", "batch", "last_layer", "fused_linear", "bilstm", "borrowing", "classifier", "word_vectors", "from_scratch",
     "training.strategy", "training.curriculum", "training.checkpoint", "training.loop", "training",
     "importance.at_embeddings", "importance.gradient", "importance.occlusion", "importance.attention",
-    "importance.beam", "importance.chance", "importance.surrogate", "importance.ensemble", "importance",
-    "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict", "in_distribution", "faithfulness",
-    "faithfulness.curves", "faithfulness.roar", "faithfulness.synthetic", "judges", "judges.randomisation",
-    "judges.agreement", "judges.adversarial", "explanation", "results", "run", "roar_run", "workers", "small_curve",
-    "reports", "reports.figures", "reports.words", "reports.formats", "reports.content", "reports.card", "reports.page",
-    "reports.roar", "web", "web.desk", "web.app", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking",
-    "jobs.measuring", "jobs.explaining", "jobs.reporting", "jobs.roar_summary", "jobs.roaring", "jobs.synthetic",
-    "jobs.serving", "jobs", "__init__", "printing", "command_options", "roar_command", "cli",
+    "importance.beam", "importance.chance", "importance.surrogate", "importance.deep_lift", "importance.ensemble",
+    "importance", "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict", "in_distribution",
+    "faithfulness", "faithfulness.curves", "faithfulness.roar", "faithfulness.synthetic", "judges",
+    "judges.randomisation", "judges.agreement", "judges.adversarial", "explanation", "results", "run", "roar_run",
+    "workers", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats", "reports.content",
+    "reports.card", "reports.page", "reports.roar", "web", "web.desk", "web.app", "jobs.summarising", "jobs.training",
+    "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.explaining", "jobs.reporting", "jobs.roar_summary",
+    "jobs.roaring", "jobs.synthetic", "jobs.serving", "jobs", "__init__", "printing", "command_options", "roar_command",
+    "cli",
 )  # fmt: skip
 
 
