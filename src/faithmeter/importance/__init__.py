@@ -27,6 +27,7 @@ from faithmeter.importance.attention import (
 )
 from faithmeter.importance.beam import WIDTH, beam
 from faithmeter.importance.chance import random_importance
+from faithmeter.importance.deep_lift import deep_lift, deep_lift_at
 from faithmeter.importance.ensemble import ensemble
 from faithmeter.importance.gradient import (
     STEPS,
@@ -150,6 +151,7 @@ _TABLE = (
         not_for=BILSTM_TYPE,
         at=attention_rollout_at,
     ),
+    ImportanceMeasure("deep-lift", "gradient", True, True, True, deep_lift, lambda _: 5, at=deep_lift_at),
     ImportanceMeasure(
         "ensemble-top3",
         "ensemble",
