@@ -13,7 +13,8 @@ PACKAGE = Path(faithmeter.__file__).parent
 # the order of the house: see docs/architecture.md
 ROOMS = (
     "errors", "files", "heat_map", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks",
-    "data", "batch", "last_layer", "fused_linear", "bilstm", "borrowing", "classifier", "word_vectors", "from_scratch",
+    "data", "batch", "last_layer", "fused_linear", "bilstm", "t5_encoder", "reading", "special_tokens",
+    "borrowing", "classifier", "word_vectors", "from_scratch",
     "training.strategy", "training.curriculum", "training.checkpoint", "training.loop", "training",
     "importance.gradient", "importance.occlusion", "importance.attention", "importance.beam", "importance.chance",
     "importance.surrogate", "importance.ensemble", "importance", "in_distribution.p_values", "in_distribution.masf",

@@ -104,7 +104,7 @@ def train(
         max_length=max_length,
         vectors=vectors and str(Path(vectors).resolve()),
     )
-    for note in (*splits.notes, *kept):
+    for note in (*splits.notes, *kept, *classifier.notes):
         reporter.note(note)
     if PartialState().is_main_process:
         Run.create(path, config)
