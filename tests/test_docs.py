@@ -179,6 +179,8 @@ def short_questions(task: int, rows: int, *, seed: int) -> list[babi.BabiRow]:
 
 
 def with_one_layer(classifier: Classifier) -> Classifier:
+    if not hasattr(getattr(classifier.model.base_model, "encoder", None), "layer"):
+        return classifier  # T5 and GPT-2 name their layers otherwise, and are tiny where a page has them
     del classifier.model.base_model.encoder.layer[1:]
     classifier.model.config.num_hidden_layers = 1
     return classifier

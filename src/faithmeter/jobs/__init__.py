@@ -9,6 +9,7 @@ from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
 from faithmeter.jobs.reporting import report, roar_verdict
 from faithmeter.jobs.roaring import RoarOptions, go_on, roar, workers_here
+from faithmeter.jobs.scaling import scale
 from faithmeter.jobs.serving import serve
 from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.synthetic import synthetic_roar
@@ -36,6 +37,7 @@ __all__ = [
     "resume",
     "roar",
     "roar_verdict",
+    "scale",
     "serve",
     "summary",
     "synthetic_roar",
