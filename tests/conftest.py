@@ -1,5 +1,6 @@
 """What tests share: where real data is, toy classifiers built from scratch, and small files of every kind."""
 
+import copy
 import functools
 import json
 import sys
@@ -13,6 +14,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from faithmeter import cli
 from faithmeter.classifier import Classifier, attention_implementation
 from faithmeter.from_scratch import small_classifier
+from faithmeter.special_tokens import give_missing_tokens
+from faithmeter.t5_encoder import T5MeanConfig
 
 torch.set_num_threads(1)  # tests run side by side, one to a core
 
@@ -145,7 +148,41 @@ def sentence_pieces() -> transformers.PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
+@functools.cache
+def decoder_bpe() -> transformers.PreTrainedTokenizerFast:
+    """As GPT-2's: one special token for begin, end and unknown, none for mask and padding, none put in by itself."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
+    backend.train_from_iterator(CORPUS, trainer)
+    backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<|endoftext|>", bos_token="<|endoftext|>", eos_token="<|endoftext|>",
+        model_input_names=["input_ids", "attention_mask"],
+    )  # fmt: skip
+
+
+@functools.cache
+def text_to_text_pieces() -> transformers.PreTrainedTokenizerFast:
+    """As T5's: an end token, sentinels, and no mask token."""
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    specials = ["<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_1>"]
+    backend.train_from_iterator(
+        CORPUS, trainers.UnigramTrainer(vocab_size=60, special_tokens=specials, unk_token="<unk>")
+    )
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", backend.token_to_id("</s>"))]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>", eos_token="</s>",
+        additional_special_tokens=["<extra_id_0>", "<extra_id_1>"], model_input_names=["input_ids", "attention_mask"],
+    )  # fmt: skip
+
+
 TOKENIZERS = {"word-piece": word_pieces, "byte-bpe": byte_level_bpe, "sentence-piece": sentence_pieces}
+WITHOUT_MASK = {"decoder-bpe": decoder_bpe, "text-to-text": text_to_text_pieces}
 _SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 ARCHITECTURES = {
     "bert": (transformers.BertConfig, _SHAPE, "word-piece"),
@@ -177,13 +214,24 @@ ARCHITECTURES = {
         "sentence-piece",
     ),
     "albert": (transformers.AlbertConfig, {**_SHAPE, "embedding_size": 16}, "sentence-piece"),
+    "t5": (T5MeanConfig, {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}, "text-to-text"),
+    "gpt2": (
+        transformers.GPT2Config,
+        {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_inner": 64, "n_positions": 130},
+        "decoder-bpe",
+    ),
+    "llama": (
+        transformers.LlamaConfig,
+        {**_SHAPE, "num_key_value_heads": 1, "max_position_embeddings": 130},
+        "decoder-bpe",
+    ),
 }
 
 
 def random_classifier(architecture: str, classes: int = 3) -> Classifier:
     """A tiny classifier of an architecture, with random weights and a tokenizer of the family that it comes with."""
     config_class, shape, family = ARCHITECTURES[architecture]
-    tokenizer = TOKENIZERS[family]()
+    tokenizer = (TOKENIZERS | WITHOUT_MASK)[family]()
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "cls_token_id", "sep_token_id")}
     extra = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
     config = config_class(**shape, vocab_size=len(tokenizer), num_labels=classes, **ids, **extra)
@@ -192,4 +240,7 @@ def random_classifier(architecture: str, classes: int = 3) -> Classifier:
     model = transformers.AutoModelForSequenceClassification.from_config(
         config, attn_implementation=attention_implementation(model_class)
     )
+    if family in WITHOUT_MASK:
+        tokenizer = copy.deepcopy(tokenizer)
+        give_missing_tokens(model, tokenizer, classifies=False)
     return Classifier(model, tokenizer)

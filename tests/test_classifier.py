@@ -201,14 +201,6 @@ def test_a_folder_without_weights_is_refused(tmp_path):
         load_classifier(str(tmp_path), ("a", "b"))
 
 
-def test_a_model_without_a_mask_token_is_refused():
-    classifier = random_classifier("bert")
-    tokenizer = copy.deepcopy(classifier.tokenizer)
-    tokenizer.mask_token = None
-    with pytest.raises(InputError, match="no mask token"):
-        Classifier(classifier.model, tokenizer)
-
-
 def test_the_small_encoder_knows_its_words_and_is_drawn_from_its_seed():
     first, again, other = (small_classifier(["Mary went home."], ("a", "b"), seed=seed) for seed in (0, 0, 1))
     assert first.tokenizer.convert_ids_to_tokens(first.encode(["Mary WENT away."]).ids) == [

@@ -37,7 +37,8 @@ from faithmeter.classifier import Classifier
 from faithmeter.faithfulness import roar
 from faithmeter.from_scratch import small_classifier
 from faithmeter.jobs import roar_summary, synthetic_roar, training
-from faithmeter.reports import content
+from faithmeter.reports import audit, content
+from faithmeter.reports.parts import Drawn
 from faithmeter.training import curriculum
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +59,7 @@ BEFORE = {
         "check runs/quickstart",
         "measure runs/quickstart --measures grad-l2",
     ),
+    "auditing": ("train runs/quickstart --task babi-1",),
     "exploring": ("train runs/quickstart --task babi-1",),
     "results": ("train runs/study/sst2-masked-0 --task sst2 --data-dir DIR",),
 }
@@ -177,13 +179,15 @@ def short_questions(task: int, rows: int, *, seed: int) -> list[babi.BabiRow]:
 
 
 def with_one_layer(classifier: Classifier) -> Classifier:
+    if not hasattr(getattr(classifier.model.base_model, "encoder", None), "layer"):
+        return classifier  # T5 and GPT-2 name their layers otherwise, and are tiny where a page has them
     del classifier.model.base_model.encoder.layer[1:]
     classifier.model.config.num_hidden_layers = 1
     return classifier
 
 
-def not_drawn(prefix: str, name: str, caption: str, _draw) -> content.Drawn:
-    return content.Drawn(f"{prefix}{name}", caption, Figure())
+def not_drawn(prefix: str, name: str, caption: str, _draw) -> Drawn:
+    return Drawn(f"{prefix}{name}", caption, Figure())
 
 
 GENERATE = babi.generate
@@ -314,6 +318,7 @@ def reader(world, faithmeter, monkeypatch, tmp_path) -> Reader:
 def test_everything_that_a_page_says_to_do_works_from_top_to_bottom(page, reader, monkeypatch):
     if page.stem != "reading-the-report":
         monkeypatch.setattr(content, "drawn", not_drawn)
+        monkeypatch.setattr(audit, "drawn", not_drawn)
     for command in BEFORE.get(page.stem, ()):
         reader.run_faithmeter(command.split())
     found, _ = blocks(page.read_text(encoding="utf-8"))

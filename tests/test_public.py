@@ -13,28 +13,30 @@ PACKAGE = Path(faithmeter.__file__).parent
 # the order of the house: see docs/architecture.md
 ROOMS = (
     "errors", "files", "heat_map", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks",
-    "data", "batch", "last_layer", "fused_linear", "bilstm", "borrowing", "classifier", "word_vectors", "from_scratch",
-    "training.strategy", "training.curriculum", "training.checkpoint", "training.loop", "training",
-    "importance.at_embeddings", "importance.gradient", "importance.occlusion", "importance.attention",
-    "importance.beam", "importance.chance", "importance.surrogate", "importance.deep_lift", "importance.ensemble",
-    "importance", "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict", "in_distribution",
-    "faithfulness", "faithfulness.curves", "faithfulness.roar", "faithfulness.synthetic", "judges",
-    "judges.randomisation", "judges.agreement", "judges.adversarial", "explanation", "results", "run", "roar_run",
-    "workers", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats", "reports.content",
-    "reports.card", "reports.page", "reports.roar", "web", "web.desk", "web.app", "jobs.summarising", "jobs.training",
-    "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.explaining", "jobs.reporting", "jobs.roar_summary",
-    "jobs.roaring", "jobs.synthetic", "jobs.serving", "jobs", "__init__", "printing", "command_options", "roar_command",
-    "cli",
+    "data", "batch", "last_layer", "fused_linear", "bilstm", "t5_encoder", "reading", "special_tokens", "borrowing",
+    "classifier", "word_vectors", "from_scratch", "training.strategy", "training.curriculum", "training.checkpoint",
+    "training.loop", "training", "importance.at_embeddings", "importance.gradient", "importance.deep_lift",
+    "importance.occlusion", "importance.attention", "importance.beam", "importance.chance", "importance.surrogate",
+    "importance.ensemble", "importance", "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict",
+    "in_distribution", "faithfulness", "faithfulness.curves", "faithfulness.roar", "faithfulness.synthetic", "judges",
+    "judges.ranking", "judges.ground_truth", "judges.erasure", "judges.rationales", "judges.known_token",
+    "judges.randomisation", "judges.agreement", "judges.adversarial", "judges.battery", "explanation", "results", "run",
+    "roar_run", "workers", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats",
+    "reports.parts", "reports.audit", "reports.content", "reports.card", "reports.page", "reports.roar", "web",
+    "web.desk", "web.app", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.measuring",
+    "jobs.auditing", "jobs.explaining", "jobs.reporting", "jobs.roar_summary", "jobs.roaring", "jobs.synthetic",
+    "jobs.scaling", "jobs.serving", "jobs", "__init__", "printing", "command_options", "audit_command", "roar_command",
+    "scale_command", "cli",
 )  # fmt: skip
 
 
 def test_the_public_names_are_these():
     assert set(faithmeter.__all__) == {
-        "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Batch", "Classifier", "DataSpec", "Encoded", "Explanation",
-        "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun", "Run",
-        "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "check", "explain",
-        "explain_texts", "fine_tune", "load_classifier", "load_splits", "majority_performance", "measure", "pool",
-        "report", "resume", "roar", "bilstm_classifier", "small_classifier", "train",
+        "IMPORTANCE_MEASURES", "METRICS", "TASKS", "AuditOptions", "Batch", "Classifier", "DataSpec", "Encoded",
+        "Explanation", "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun",
+        "Run", "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "audit", "check",
+        "explain", "explain_texts", "fine_tune", "load_classifier", "load_splits", "majority_performance", "measure",
+        "pool", "report", "resume", "roar", "bilstm_classifier", "small_classifier", "train",
     }  # fmt: skip
     assert all(hasattr(faithmeter, name) for name in faithmeter.__all__)
     assert {name for names in faithmeter._ROOMS.values() for name in names} == set(faithmeter.__all__)

@@ -17,7 +17,7 @@ from test_heat_map import read
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measure, report, train
 from faithmeter.explanation import explain_text
 from faithmeter.files import write_jsonl
-from faithmeter.importance import as_measure
+from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
 from faithmeter.jobs import MeasureOptions, RoarOptions, roar, synthetic_roar
 from faithmeter.jobs.reporting import _commands, _examples
 from faithmeter.jobs.summarising import confidence_of_pairs
@@ -91,7 +91,7 @@ def test_cautions_say_what_may_mislead():
     rows += [row("performance", 0.5, ratio=0.0), row("majority", 0.6)]
     found = " ".join(words.cautions([{**r, "n": 10} if r["measure"] == "beam" else r for r in rows], 500))
     for expected in (
-        "up to 12 % of the texts out of distribution (at 70 % masked",
+        "loo-signed up to 12 % (at 70 % masked)",
         "another training may rank otherwise",
         "few texts: beam on 10.",
         "no better than the class majority",
@@ -99,6 +99,42 @@ def test_cautions_say_what_may_mislead():
     ):
         assert expected in found
     assert not any("another training" in line for line in words.cautions([{**r, "over": "seeds"} for r in rows], 2000))
+
+
+def test_of_equals_the_fastest_is_named():
+    rows = rows_of(BEST)
+    assert any(line.endswith("It is the fastest of them.") for line in words.verdict(rows))
+    slower = [
+        {**r, "value": 0.2} if (r["kind"], r["measure"]) == ("seconds_per_text", "loo-signed") else r for r in rows
+    ]
+    assert any(line.endswith("beam is the fastest of them.") for line in words.verdict(slower))
+
+
+def test_a_signed_winner_that_pushes_to_wrong_classes_is_shown_beside_the_best_absolute_measure():
+    rows = rows_of(BEST | WORSE)
+    assert not any("wrong classes" in line for line in words.verdict(rows))
+    rows += [
+        row("masked_performance", value, "loo-signed", ratio) for ratio, value in ((0.0, 1), (0.5, 0.02), (1.0, 0.2))
+    ]
+    (said,) = [line for line in words.verdict(rows) if "wrong classes" in line]
+    assert "falls to 0.02, below the 0.20 with everything masked" in said
+    assert "grad-l2 is the most faithful: ACU 0.20" in said
+
+
+def test_fairness_is_said_with_what_disturbs_it():
+    rows = [r for r in rows_of(BEST) if (r["kind"], r["measure"]) != ("walk_p_value", "beam")]
+    rows += [row("walk_p_value", 0.001, "beam"), row("share_out_of_distribution", 0.2, "beam", 0.5)]
+    assert "but for what the measures named below do to some texts" in words.verdict(rows)[-1]
+    assert any("beam up to 20 % (at 50 % masked)" in line for line in words.cautions(rows, 2000))
+    # few such texts are what chance gives, however small the p-value
+    few = [{**r, "value": 0.02} if r["kind"] == "share_out_of_distribution" else r for r in rows]
+    assert words.verdict(few)[-1].endswith("so the comparison is fair.")
+
+
+def test_every_measure_of_the_table_is_said_in_a_line():
+    rows = [row("acu", 0.1, name) for name in IMPORTANCE_MEASURES if name != "random"]
+    assert [name for name, _ in words.terms(rows)] == [name for name in IMPORTANCE_MEASURES if name != "random"]
+    assert words.terms([row("acu", 0.1, "my_own")]) == []
 
 
 def test_the_front_holds_what_nothing_cheaper_beats():

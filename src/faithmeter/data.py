@@ -56,7 +56,10 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class Splits:
-    """A task's data, ready for a tokenizer: columns `text`, `context` (of a pair) and `label`, a class number."""
+    """A task's data, ready for a tokenizer: columns `text`, `context` (of a pair) and `label`, a class number.
+
+    Other columns may be beside them, as they were found.
+    """
 
     task: Task
     labels: tuple[str, ...]
@@ -85,13 +88,16 @@ class Splits:
         """A hash of every row, so that a later command can tell when the data under a run has changed."""
         digest = hashlib.sha256(repr(self.labels).encode())
         for split in (self.train, self.validation, self.test):
-            for column in split.column_names:
+            for column in (name for name in split.column_names if name in ("text", "context", "label")):
                 digest.update(json.dumps(list(split[column]), ensure_ascii=True).encode())
         return digest.hexdigest()[:16]
 
 
-def load_splits(spec: DataSpec) -> Splits:
-    """Load train, validation and test, check them, and say what was left out or made (`notes`)."""
+def load_splits(spec: DataSpec, *, keep: Sequence[str] = ()) -> Splits:
+    """Load train, validation and test, check them, and say what was left out or made (`notes`).
+
+    `keep` names columns to leave beside text and label, such as human rationales; the first of them must be there.
+    """
     task = spec.resolved()
     raw, origin = _raw_splits(task, spec)
     notes = [f"The data is from {origin}."]
@@ -103,10 +109,12 @@ def load_splits(spec: DataSpec) -> Splits:
             raise InputError(f"{origin}: the {part} split is empty, so there is nothing to learn from or to measure.")
         named = [{task.renames.get(key, key): value for key, value in row.items()} for row in rows]
         require_columns(named[0], needed, f"{origin} ({part})", own=spec.data is not None)
+        require_columns(named[0], keep[:1], f"{origin} ({part})")
         prepared = task.prepare(named, spec.seed) if task.prepare is not None else named
         kept = _labelled(prepared, task, part, origin, notes)
         tables[part] = [
             {new: row[old] if new == "label" else as_text(row[old]) for new, old in columns.items() if old is not None}
+            | {name: row.get(name) for name in keep}
             for row in kept
         ]
     _make_missing_splits(tables, spec.seed, origin, notes)

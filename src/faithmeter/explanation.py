@@ -229,7 +229,7 @@ def _pieces(
         if sequence != TEXT:
             continue
         start, end = encoding.offsets[position]
-        piece = Piece(text[start:end], start, end, float(importance[position]))
+        piece = _piece(text, start, end, float(importance[position]))
         positions.append(position)
         tokens.append(piece)
         words.setdefault(position if word is None else word, []).append(piece)
@@ -237,5 +237,12 @@ def _pieces(
     for pieces in words.values():
         start, end = pieces[0].start, pieces[-1].end
         loudest = max(pieces, key=lambda piece: abs(piece.importance))
-        joined.append(Piece(text[start:end], start, end, loudest.importance))
+        joined.append(_piece(text, start, end, loudest.importance))
     return positions, tuple(tokens), tuple(joined)
+
+
+def _piece(text: str, start: int, end: int, importance: float) -> Piece:
+    """Return `text[start:end]` without the space before it, which some tokenizers count as a part of the word."""
+    said = text[start:end]
+    start += len(said) - len(said.lstrip() or said)
+    return Piece(text[start:end], start, end, importance)

@@ -46,10 +46,17 @@ def rows_of(rows: Rows, kind: str, measure: str | None = None) -> list[Row]:
     ]
 
 
-def find(rows: Rows, kind: str, measure: str | None = None, ratio: float | None = None) -> Row:
-    """Return the row of a kind, of a measure and at a masking ratio where it has them; one without value for none."""
-    wanted = (kind, measure, ratio)
-    found = (row for row in rows if (row["kind"], row["measure"], row["masking_ratio"]) == wanted)
+def key_of(row: Row) -> tuple[str, str | None, float | None, str | None]:
+    """Return what tells a row from every other row of its run."""
+    return row["kind"], row["measure"], row["masking_ratio"], row.get("detail")
+
+
+def find(
+    rows: Rows, kind: str, measure: str | None = None, ratio: float | None = None, detail: str | None = None
+) -> Row:
+    """Return the row of a kind, measure, masking ratio and detail, where it has them; one without value for none."""
+    wanted = (kind, measure, ratio, detail)
+    found = (row for row in rows if key_of(row) == wanted)
     return next(found, {"value": None, "low": None, "high": None, "over": None, "n": 0})
 
 

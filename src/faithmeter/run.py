@@ -9,8 +9,10 @@ RUN/checkpoints/      only while a training is unfinished
 RUN/in_distribution/  the fitted in-distribution test
 RUN/measurements/     every masked prediction, a file a batch
 RUN/observations.parquet  the faithfulness of each explanation
+RUN/audit/            what other judges say of each explanation, a folder a judge
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -130,6 +132,19 @@ class Run:
     def measurements(self) -> Path:
         """What `measure` keeps of each batch, so that it can go on where it was."""
         return self.path / "measurements"
+
+    @property
+    def judgements(self) -> Path:
+        """What `audit` keeps of each batch, a folder a judge."""
+        return self.path / "audit"
+
+    @property
+    def weights(self) -> str:
+        """A hash of the model's weights, so that results of other weights are never mixed with these."""
+        digest = hashlib.sha256()
+        for file in sorted(self.model_folder.glob("*.safetensors")):  # a large model has several
+            digest.update(file.read_bytes())
+        return digest.hexdigest()[:16]
 
     @property
     def checked(self) -> bool:

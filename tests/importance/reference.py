@@ -8,7 +8,7 @@ from conftest import random_classifier
 TEXTS = ["the film was great", "it was not awful at all", "was the story bad? the plot was very good!", "great"]
 SHORT = ["a film", "it was", "the plot was bad", "great"]
 CONTEXTS = ["was it good?", "the plot", "very bad", "not the story"]
-SHAPES = ("bert", "roberta", "distilbert", "deberta")
+SHAPES = ("bert", "roberta", "distilbert", "deberta", "t5", "gpt2", "llama")
 
 
 def strong_classifier(architecture, classes=3):

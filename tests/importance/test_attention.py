@@ -11,7 +11,9 @@ from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.attention import attention_rollout
 from faithmeter.importance.ensemble import ensemble
 
-SHAPES = pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "deberta", "modernbert"])
+SHAPES = pytest.mark.parametrize(
+    "architecture", ["bert", "roberta", "distilbert", "deberta", "modernbert", "t5", "gpt2", "llama"]
+)
 
 
 def attentions_of(classifier, one):
@@ -38,20 +40,24 @@ def rollout(layers, residual=False):
 
 FORMULAS = {
     "attention": lambda layers: layers[-1].mean(dim=0)[0],
+    ("attention", "gpt2"): lambda layers: layers[-1].mean(dim=0)[-1],  # one text without padding: the last query
+    ("attention", "llama"): lambda layers: layers[-1].mean(dim=0)[-1],
+    ("attention", "t5"): lambda layers: layers[-1].mean(dim=(0, 1)),
     "attention-average": lambda layers: layers.mean(dim=(0, 1, 2)),
     "attention-rollout": rollout,
 }
 
 
 @SHAPES
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("name", ["attention", "attention-average", "attention-rollout"])
 def test_attention_measures_are_their_formulas_on_every_shape_alone_and_padded(architecture, name):
     classifier = strong_classifier(architecture)
     batch = example_batch(classifier, pairs=True, masked=True)
     found = IMPORTANCE_MEASURES[name].explain(classifier, batch, TARGETS, 0)
     for row in range(len(batch)):
         one = alone(batch, row)
-        expected = FORMULAS[name](attentions_of(classifier, one)).masked_fill(~one.maskable[0], 0.0)
+        formula = FORMULAS.get((name, architecture), FORMULAS[name])
+        expected = formula(attentions_of(classifier, one)).masked_fill(~one.maskable[0], 0.0)
         torch.testing.assert_close(found[row, : len(expected)], expected, atol=1e-5, rtol=1e-5)
 
 
@@ -79,6 +85,25 @@ def test_scaled_attention_is_attention_times_its_gradient():
             weights = model.decoder.weight[TARGETS[row]]  # the logit is linear in the attention
             expected = layer[0, 0, 0] * (states[0] @ weights)
         torch.testing.assert_close(found[row, : len(expected)], expected * one.maskable[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("architecture", "read"), [("bert", slice(1)), ("gpt2", slice(-1, None)), ("t5", slice(None))])
+def test_scaled_attention_of_a_transformer_is_that_of_the_queries_it_reads(architecture, read):
+    """The bare model on one text, its last layer's attention caught on the way: a head's mean over the queries read."""
+    classifier = strong_classifier(architecture)
+    batch = example_batch(classifier, pairs=True, masked=True)
+    found = IMPORTANCE_MEASURES["scaled-attention"].explain(classifier, batch, TARGETS, 0)
+    model = classifier.model.eval()
+    model.set_attn_implementation("eager")
+    for row in range(len(batch)):
+        one = alone(batch, row)
+        types = {} if one.token_type_ids is None else {"token_type_ids": one.token_type_ids}
+        ids = torch.where(one.masked, classifier.tokenizer.mask_token_id, one.input_ids)
+        output = model(input_ids=ids, attention_mask=one.attention_mask, **types, output_attentions=True)
+        (gradient,) = torch.autograd.grad(output.logits[0, TARGETS[row]], output.attentions[-1])
+        expected = (output.attentions[-1] * gradient)[0].detach()[:, read].mean(dim=(0, 1)) * one.maskable[0]
+        assert expected.abs().max() > 1e-4
+        torch.testing.assert_close(found[row, : len(expected)], expected, atol=1e-5, rtol=1e-5)
 
 
 @SHAPES

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from conftest import ARCHITECTURES, random_classifier
 
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.judges.randomisation import blocks, randomised, rank_correlation
-from tests.conftest import ARCHITECTURES, random_classifier
 
 
 def weights(classifier):

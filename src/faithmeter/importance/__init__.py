@@ -122,11 +122,11 @@ _TABLE = (
     ImportanceMeasure(
         "loo-abs", "occlusion", False, True, False, absolute(leave_one_out), lambda n: n + 1, "loo-signed"
     ),
+    ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
     ImportanceMeasure("attention", "attention", False, True, True, attention, lambda _: 1, at=attention_at),
     ImportanceMeasure(
         "scaled-attention", "attention", True, True, True, scaled_attention, lambda _: 3, at=scaled_attention_at
     ),
-    ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
     ImportanceMeasure("lime", "surrogate", True, True, False, lime, lambda _: SAMPLES),
     ImportanceMeasure("kernel-shap", "surrogate", True, True, False, kernel_shap, lambda _: SAMPLES),
     ImportanceMeasure(
@@ -201,6 +201,11 @@ def with_steps(measure: ImportanceMeasure, steps: int) -> ImportanceMeasure:
 def measures_of(model_type: str) -> list[str]:
     """Return the measures that can explain a model of this type, but for `random`, which explains nothing."""
     return [row.name for row in _TABLE if row.name != "random" and row.explains(model_type)]
+
+
+def is_signed(name: str) -> bool:
+    """Whether a measure tells tokens for a class from tokens against it; a user's own is taken to."""
+    return name not in IMPORTANCE_MEASURES or IMPORTANCE_MEASURES[name].signed
 
 
 def as_measure(measure: str | Explain | ImportanceMeasure) -> ImportanceMeasure:

@@ -15,14 +15,15 @@ from faithmeter.borrowing import frozen
 from faithmeter.classifier import Classifier
 from faithmeter.importance.at_embeddings import of_the_text
 
-# from the (rows, heads, queries, tokens) attentions of all layers, and the (rows, queries) that are not padding
-Reduce = Callable[[Sequence[Tensor], Tensor], Tensor]
+# from the (rows, heads, queries, tokens) attentions of all layers, and the batch they are of
+Reduce = Callable[[Sequence[Tensor], Batch], Tensor]
 
 
 def attention(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
-    """Return the last layer's attention from the first position, the mean of its heads; α of BiLSTM-attention.
+    """Return the last layer's attention from where the head reads, the mean of its heads; α of BiLSTM-attention.
 
-    The first position is what a classifier reads. ROAR App. C.1, Eqs. (4) and (5), for BiLSTM-attention.
+    An encoder's head reads the first position, a decoder's the last; where it reads the mean of all, so is this.
+    ROAR App. C.1, Eqs. (4) and (5), for BiLSTM-attention.
     """
     return of_the_text(attention_at, classifier, batch, targets)
 
@@ -43,7 +44,7 @@ def attention_rollout(
 
 
 def scaled_attention(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
-    """Return the last layer's attention from the first position times the logit's gradient by it, mean of the heads.
+    """Return the last layer's attention from where the head reads times the logit's gradient by it, mean of the heads.
 
     Serrano and Smith (2019); signed, since more attention may speak against a class.
     """
@@ -55,7 +56,9 @@ def scaled_attention(classifier: Classifier, batch: Batch, targets: Tensor, _see
 
 def attention_at(classifier: Classifier, batch: Batch, embeddings: Tensor, _targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits and `attention` at these embeddings."""
-    return _reduced(classifier, batch, embeddings, lambda layers, _: layers[-1][:, :, 0].mean(dim=1))
+    return _reduced(
+        classifier, batch, embeddings, lambda layers, part: _from_what_is_read(classifier, part, layers[-1])
+    )
 
 
 def attention_average_at(
@@ -63,7 +66,7 @@ def attention_average_at(
 ) -> tuple[Tensor, Tensor]:
     """Return the logits and `attention_average` at these embeddings."""
     return _reduced(
-        classifier, batch, embeddings, lambda layers, real: _over_queries(_mean_of_heads(layers).mean(dim=0), real)
+        classifier, batch, embeddings, lambda layers, part: _over_queries(_mean_of_heads(layers).mean(dim=0), part)
     )
 
 
@@ -72,14 +75,14 @@ def attention_rollout_at(
 ) -> tuple[Tensor, Tensor]:
     """Return the logits and `attention_rollout` at these embeddings."""
 
-    def rolled(layers: Sequence[Tensor], real: Tensor) -> Tensor:
+    def rolled(layers: Sequence[Tensor], part: Batch) -> Tensor:
         matrices = _mean_of_heads(layers)
         if residual:
             matrices = (matrices + torch.eye(matrices.shape[-1], device=matrices.device)) / 2
         product = matrices[0]
         for matrix in matrices[1:]:
             product = matrix @ product  # a later layer looks at what an earlier one has gathered
-        return _over_queries(product, real)
+        return _over_queries(product, part)
 
     return _reduced(classifier, batch, embeddings, rolled)
 
@@ -95,7 +98,7 @@ def scaled_attention_at(
             logits, layers = classifier.logits_and_attentions(part, point if twice else point.clone().requires_grad_())
             wanted = logits.gather(1, targets[rows][:, None]).sum()
             (gradient,) = torch.autograd.grad(wanted, layers[-1], create_graph=twice)
-            return logits, (layers[-1] * gradient)[:, :, 0].mean(dim=1)
+            return logits, _from_what_is_read(classifier, part, layers[-1] * gradient)
 
     return _packed(classifier, batch, embeddings, scaled)
 
@@ -104,7 +107,7 @@ def _reduced(classifier: Classifier, batch: Batch, embeddings: Tensor, reduce: R
     def reduced(part: Batch, _rows: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
         with torch.set_grad_enabled(embeddings.requires_grad):
             logits, layers = classifier.logits_and_attentions(part, point)
-            return logits, reduce(layers, part.attention_mask.bool())
+            return logits, reduce(layers, part)
 
     return _packed(classifier, batch, embeddings, reduced)
 
@@ -134,6 +137,16 @@ def _mean_of_heads(layers: Sequence[Tensor]) -> Tensor:
     return torch.stack([layer.float().mean(dim=1) for layer in layers])
 
 
-def _over_queries(matrices: Tensor, real: Tensor) -> Tensor:
+def _over_queries(matrices: Tensor, batch: Batch) -> Tensor:
     """Return the mean over the queries that are not padding."""
-    return (matrices * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
+    real = batch.attention_mask
+    return (matrices * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True).clamp_min(1)
+
+
+def _from_what_is_read(classifier: Classifier, batch: Batch, layer: Tensor) -> Tensor:
+    """Return (rows, tokens) of a (rows, heads, queries, tokens) layer: the queries that the head reads, heads averaged.
+
+    BiLSTM-attention has one query, which is what it reads.
+    """
+    weights = classifier.read_weights(batch)[:, : layer.shape[2], None]
+    return (layer.mean(dim=1) * weights).sum(dim=1)

@@ -3,24 +3,30 @@
 from faithmeter.data import DataSpec
 from faithmeter.in_distribution import summary
 from faithmeter.jobs.adopting import adopt
+from faithmeter.jobs.auditing import AuditOptions, audit
 from faithmeter.jobs.checking import check
 from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
 from faithmeter.jobs.reporting import report, roar_verdict
 from faithmeter.jobs.roaring import RoarOptions, go_on, roar, workers_here
+from faithmeter.jobs.scaling import scale
 from faithmeter.jobs.serving import serve
 from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.synthetic import synthetic_roar
 from faithmeter.jobs.training import TrainingOptions, resume, train
+from faithmeter.reports.audit import audit_sections
 from faithmeter.roar_run import RoarRun
 
 __all__ = [
+    "AuditOptions",
     "DataSpec",
     "MeasureOptions",
     "RoarOptions",
     "RoarRun",
     "TrainingOptions",
     "adopt",
+    "audit",
+    "audit_sections",
     "check",
     "explain",
     "go_on",
@@ -31,6 +37,7 @@ __all__ = [
     "resume",
     "roar",
     "roar_verdict",
+    "scale",
     "serve",
     "summary",
     "synthetic_roar",

@@ -54,8 +54,8 @@ def adopt(
     classes = None if model in FROM_SCRATCH else classes_of(model)
     if classes is None:
         raise InputError(
-            f"{model} has no classification head yet, so it has nothing to explain. Train it first: "
-            f"`faithmeter train RUN --model {model}` with the same data."
+            f"{model} has no classification head yet (that of a whole T5 reads its decoder, which is not used here), "
+            f"so it has nothing to explain. Train it first: `faithmeter train RUN --model {model}` with the same data."
         )
     loaded = load_splits(data)
     splits = loaded.in_order_of(classes)
@@ -77,6 +77,8 @@ def adopt(
     )
     for note in splits.notes:
         reporter.note(note)
+    for note in classifier.notes:  # masked inputs are nothing that it knows, so its results must be read with that
+        reporter.warn(f"{note} As it came, its masked texts are hardly in-distribution: `faithmeter check` will tell.")
     with new_folder(path) as folder:  # all of it or nothing: there is no half adopted run to go on with
         run = Run.create(folder, config)
         run.store_model(classifier)

@@ -21,10 +21,11 @@ from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import words
-from faithmeter.reports.content import Example, Section, Subject, sections
+from faithmeter.reports.content import Subject, sections
 from faithmeter.reports.figures import as_bytes, measures
 from faithmeter.reports.formats import Table, as_csv, as_latex
 from faithmeter.reports.page import render_markdown, render_page
+from faithmeter.reports.parts import Example, Section
 from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
 from faithmeter.results import Rows, most_faithful
 from faithmeter.roar_run import RoarRun
@@ -74,7 +75,8 @@ def report(
         retrained = _retrained(experiment, [same[0] for same in groups.values()], [s.rows for s in subjects])
         own = retrained_sections(retrained, f"retrained-{number + 1}-" if len(experiments) > 1 else "")
         content += own if not subjects and len(experiments) == 1 else [Section(retrained.title, level=1), *own]
-    content.append(Section("What the words mean", terms=words.TERMS))
+    explained = dict(pair for subject in subjects for pair in words.terms(subject.rows))
+    content.append(Section("What the words mean", terms=[*explained.items(), *words.TERMS]))
     title = f"Which explanation to believe: {' / '.join([*groups, *(one.config.subject for one in experiments)])}"
     return write_report(Path(out), title, content, formats)
 
@@ -117,7 +119,21 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         commands=[line for run in runs for line in _commands(run)],
         validation_rows=None if masf is None else masf.rows,
         examples=_examples(first, rows) if examples else (),
+        about=_about(first),
     )
+
+
+def _about(run: Run) -> list[str]:
+    """Return what is explained and what is masked, in sentences."""
+    target = run.measurement_settings.get("target")
+    explained = {
+        "gold": "Explained is the true class of each text.",
+        "predicted": "Explained is the class that the model predicts.",
+    }
+    said = [explained[target]] if target in explained else []
+    if run.config.data.resolved().context is not None:
+        said.append("The context of each text is shown to the model and never masked.")
+    return said
 
 
 def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = ()) -> Retrained:
@@ -132,7 +148,7 @@ def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = 
     beside, masked = next(measured, (None, None))
     environment = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
     listed = {
-        **{name: value for name, value in vars(config.data).items() if value is not None},
+        **_data_settings(config.data),
         **{name: value for name, value in vars(config).items() if name not in ("data", "training", "fingerprint")},
         **{name: value for name, value in vars(config.training).items() if name != "seed"},
         **environment["packages"],
@@ -176,6 +192,15 @@ def roar_verdict(run: RoarRun) -> tuple[Table, list[str]]:
     return areas_table(subject), [*verdict(subject), *leaks(subject)]
 
 
+def _data_settings(data: DataSpec) -> dict[str, Any]:
+    """Return what was said of the data; a named task brings its columns and its metric."""
+    own = ("metric",) if data.task is None else ("metric", "text", "context", "label")
+    renamed = {"seed": "seed of the data"}
+    return {
+        renamed.get(name, name): value for name, value in vars(data).items() if value is not None and name not in own
+    }
+
+
 def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
     config = runs[0].config
     environment = json.loads((runs[0].path / "environment.json").read_text(encoding="utf-8"))
@@ -185,7 +210,8 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "model": config.model,
         "classes": ", ".join(config.labels),
         "seeds": ", ".join(str(run.config.seed) for run in runs),
-        **{name: value for name, value in vars(config.data).items() if value is not None},
+        "metric": config.metric,
+        **_data_settings(config.data),
         **{name: value for name, value in training.items() if name != "seed"},
         "seconds of training": ", ".join(f"{sum(row['seconds'] for row in run.history):.0f}" for run in runs),
         **environment["packages"],

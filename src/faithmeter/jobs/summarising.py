@@ -25,7 +25,7 @@ from faithmeter.files import write_bytes
 from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
 from faithmeter.reports.card import model_card
-from faithmeter.results import Result, most_faithful
+from faithmeter.results import Result, key_of, most_faithful
 from faithmeter.run import Run
 from faithmeter.statistics import mean_interval, student_interval
 
@@ -33,7 +33,7 @@ KINDS = (
     "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
     "share_out_of_distribution", "sparsity", "walk_p_value",
 )  # fmt: skip
-WITH_INTERVAL = ("acu", "racu", "masked_performance", "performance")
+WITH_INTERVAL = ("acu", "racu", "masked_performance", "performance", "audit_")  # beginnings of kinds
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 
@@ -163,12 +163,12 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
     metrics = {run.config.metric for run in runs}
     if len(metrics) > 1:
         raise InputError(f"These runs have different metrics ({', '.join(sorted(metrics))}), which have no mean.")
-    keyed = [{(row["kind"], row["measure"], row["masking_ratio"]): row for row in one} for one in rows]
+    keyed = [{key_of(row): row for row in one} for one in rows]
     pooled: list[dict[str, Any]] = []
     for key in [key for key in keyed[0] if all(key in one for one in keyed)]:
         same = [one[key] for one in keyed]
         values = np.array([np.nan if row["value"] is None else row["value"] for row in same])
-        interval = mean_interval(values) if key[0] in WITH_INTERVAL else None
+        interval = mean_interval(values) if key[0].startswith(WITH_INTERVAL) else None
         value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
         low, high = interval or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
@@ -181,7 +181,9 @@ def _pooled_leads(pooled: list[dict[str, Any]], keyed: Sequence[Mapping[Any, dic
     best = most_faithful(pooled)
     rows = []
     for row in [row for row in pooled if row["kind"] == "acu"]:
-        differences = [one["acu", best, None]["value"] - one["acu", row["measure"], None]["value"] for one in keyed]
+        differences = [
+            one["acu", best, None, None]["value"] - one["acu", row["measure"], None, None]["value"] for one in keyed
+        ]
         sure = confidence_of_pairs(sum(one["kind"] == "acu" for one in pooled))
         low, high = student_interval(np.array(differences), confidence=sure) or (None, None)
         rows.append({**row, "kind": "acu_behind_best", "value": float(np.mean(differences)), "low": low, "high": high})

@@ -13,7 +13,7 @@ from faithmeter.bilstm import BILSTM
 from faithmeter.classifier import Classifier, classes_of, load_classifier, unmaskable_rows
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
-from faithmeter.from_scratch import FROM_SCRATCH, SMALL, bilstm_classifier, small_classifier
+from faithmeter.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
 from faithmeter.in_distribution import masked_at_random
 from faithmeter.jobs.summarising import store_card
 from faithmeter.masking import Purpose
@@ -56,8 +56,8 @@ class TrainingOptions:
 
 
 def training_defaults(model: str, task: Task) -> TrainingConfig:
-    """Return the papers' settings, or those that a small encoder learns with from scratch."""
-    if model == SMALL:
+    """Return the papers' settings, or those that a small transformer learns with from scratch."""
+    if model in SHAPES:
         return TrainingConfig(epochs=3, learning_rate=1e-3, batch_size=32, clip=1.0, curriculum=True)
     if model == BILSTM:
         family = task.name.split("-")[0]
@@ -104,7 +104,7 @@ def train(
         max_length=max_length,
         vectors=vectors and str(Path(vectors).resolve()),
     )
-    for note in (*splits.notes, *kept):
+    for note in (*splits.notes, *kept, *classifier.notes):
         reporter.note(note)
     if PartialState().is_main_process:
         Run.create(path, config)
@@ -155,8 +155,8 @@ def fresh_classifier(
         return load_classifier(model, splits.labels, seed=seed, max_length=max_length)
     pairs = "context" in splits.train.column_names
     texts = [*splits.train["text"], *(splits.train["context"] if pairs else [])]
-    if model == SMALL:
-        return small_classifier(texts, splits.labels, seed=seed)
+    if model in SHAPES:
+        return small_classifier(texts, splits.labels, shape=model, seed=seed, max_length=max_length)
     return bilstm_classifier(texts, splits.labels, pairs=pairs, vectors=vectors, seed=seed, max_length=max_length)
 
 

@@ -1,25 +1,14 @@
 """What a report says: sections of words, tables and figures, made of result rows; no form is chosen here yet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
-from faithmeter.explanation import Explanation
 from faithmeter.reports import figures, words
+from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.formats import Table
+from faithmeter.reports.parts import Example, Section, drawn
 from faithmeter.results import Rows, find, number, rows_of
-
-
-@dataclass(frozen=True)
-class Example:
-    """A test text, why it was chosen, and its explanations by several measures."""
-
-    reason: str
-    gold: str
-    explanations: Sequence[Explanation]
 
 
 @dataclass(frozen=True)
@@ -39,31 +28,7 @@ class Subject:
     commands: Sequence[str]
     validation_rows: int | None
     examples: Sequence[Example] = ()
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure, its file name, and what it shows, in a sentence."""
-
-    name: str
-    caption: str
-    figure: Figure
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading and what stands under it; `verdict` where it is what a reader came for."""
-
-    title: str
-    words: Sequence[str] = ()
-    tables: Sequence[Table] = ()
-    figures: Sequence[Drawn] = ()
-    examples: Sequence[Example] = ()
-    commands: Sequence[str] = ()
-    cautions: Sequence[str] = ()
-    level: int = 2
-    terms: Sequence[tuple[str, str]] = ()
-    verdict: bool = False
+    about: Sequence[str] = ()  # what is explained and what is masked, in sentences
 
 
 def sections(subjects: Sequence[Subject]) -> list[Section]:
@@ -101,7 +66,10 @@ def _performance(same: Sequence[Subject], prefix: str) -> Section:
     """Return how well a model does, with a table where it was trained in several ways."""
     metric, rows = same[0].metric, {subject.how: subject.rows for subject in same}
     seeds = any(row["over"] == "seeds" for of_one in rows.values() for row in of_one)
-    said = f"{metric} on the test texts" + (", with 95 % intervals over trainings." if seeds else ".")
+    texts = find(same[0].rows, "performance", ratio=0.0)["n"]
+    said = f"{metric} on {'the' if seeds else f'all {texts:,}'} test texts" + (
+        ", with 95 % intervals over trainings." if seeds else "."
+    )
     cells = [
         [how, *(number(find(of_one, "performance", ratio=ratio), 3) for ratio in figures.MASKED)]
         for how, of_one in rows.items()
@@ -129,6 +97,7 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     if figures.measures(rows):
         found += _measured(subject, prefix)
     found += _checked(subject, prefix)
+    found += audit_sections(rows, prefix)
     found.append(_performance([subject], prefix))
     if any(subject.histories):
         found.append(
@@ -159,9 +128,20 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
         wander = f" One random run wanders about that mean by ±{spread['value']:.3f} in ACU."
     ranking = Section(
         "Which measure is faithful",
-        [f"Intervals are 95 %, over {'trainings' if over == 'seeds' else 'texts'}. The longer the bar, the less sure."],
+        [
+            *subject.about,
+            f"Intervals are 95 %, over {'trainings' if over == 'seeds' else 'texts'}. The longer the bar, the less "
+            "sure. Out-of-distribution is the largest share of such texts at any step; the p-value is about all steps.",
+        ],
         [ranked_table(rows, prefix)],
-        [drawn(prefix, "forest", "Faithfulness of each measure with its interval.", lambda: figures.forest(rows))],
+        [
+            drawn(
+                prefix,
+                "forest",
+                "Faithfulness of each measure with its interval; one that reaches the edge goes on.",
+                lambda: figures.forest(rows),
+            )
+        ],
     )
     falling = Section(
         "How performance falls",
@@ -171,8 +151,8 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
             f"several random runs.{wander}"
         ],
         figures=[
-            drawn(prefix, "curves", "Performance against the share of masked tokens; ribbons are 95 % intervals.",
-                   lambda: figures.curves(rows, subject.metric)),
+            drawn(prefix, "curves", f"Performance on {counted(rows)} against the share of masked tokens; ribbons are "
+                  "95 % intervals.", lambda: figures.curves(rows, subject.metric)),
         ],
     )  # fmt: skip
     front = figures.cheapest_best(rows)
@@ -183,7 +163,10 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
     )
     short = Section(
         "How short the explanations are",
-        ["The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all alike."],
+        [
+            "The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all alike. "
+            "Beam search gives an order and no amounts, so it is not there."
+        ],
         figures=[
             drawn(prefix, "sparsity", "Share of all importance in the top tokens.", lambda: figures.sparsity(rows))
         ],
@@ -193,12 +176,22 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
             "Examples",
             [
                 "Orange speaks for the class, blue against it; fuller means more important. Each explanation has its "
-                "own area: how much faster the probability of the class falls than under random masking."
+                "own area: how much faster the probability of the class falls than under random masking, and its own "
+                "p-value of being in-distribution. The small curves draw it: the probability from 0 to 1 against the "
+                "share of masked tokens from 0 to 100 %, orange for the measure, grey for random masking.",
+                "The texts are those whose explanation by the measure to use is the most, middling and least faithful; "
+                "the measures are the first of the table (beam search on short texts only).",
             ],
             examples=subject.examples,
         )
     ]
     return [ranking, falling, *(shown if subject.examples else []), price, short]
+
+
+def counted(rows: Rows) -> str:
+    """Return on what the measures were measured, in words."""
+    many = max((row["n"] for row in rows_of(rows, "acu")), default=0)
+    return f"{many} {'trainings' if any(row['over'] == 'seeds' for row in rows) else 'texts'}"
 
 
 def ranked_table(rows: Rows, prefix: str = "") -> Table:
@@ -219,9 +212,10 @@ def ranked_table(rows: Rows, prefix: str = "") -> Table:
                 str(acu["n"]),
             ]
         )
-    counted = "trainings" if any(row["over"] == "seeds" for row in rows) else "texts"
-    columns = ("measure", "ACU", "RACU", "behind the best", "seconds a text", "out-of-distribution", "p-value", counted)
-    return Table(f"{prefix}faithfulness", "Importance measures, the most faithful first", columns, cells)
+    each = "trainings" if any(row["over"] == "seeds" for row in rows) else "texts"
+    price = "seconds a text, whole curve"
+    columns = ("measure", "ACU", "RACU", "behind the best", price, "out-of-distribution", "p-value", each)
+    return Table(f"{prefix}faithfulness", "Importance measures: the one to use, then the others by ACU", columns, cells)
 
 
 def _checked(subject: Subject, prefix: str) -> list[Section]:
@@ -243,13 +237,3 @@ def _checked(subject: Subject, prefix: str) -> list[Section]:
         else "Masked texts are strange to this model: what it answers on them says little about its explanations."
     )
     return [Section("Is the comparison fair", [judged], figures=shown)]
-
-
-def drawn(prefix: str, name: str, caption: str, draw: Callable[[], Figure]) -> Drawn:
-    """Draw a figure, in the house's style."""
-    with rc_context(figures.STYLE):
-        figure = draw()
-        # laid out once, so that it looks the same in every format
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-    return Drawn(f"{prefix}{name}", caption, figure)

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance import IMPORTANCE_MEASURES, is_signed
 from faithmeter.results import Rows, find, most_faithful, rows_of
 
 INK = "#010203"  # stands for the page's own text colour, so that figures follow its dark mode
 # Okabe and Ito's colours, told apart by the colour-blind too; their yellow is too light for lines
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK, "#A63A6B")
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK, "#A63A6B", "#8C6D31")
 DASHES = ("-", "--", "-.", ":")
 RANDOM = "#888888"
 WAYS = ("masked", "plain", "only-masking")  # of training, in the order of their colours
@@ -42,10 +42,6 @@ def look(name: str) -> dict[str, Any]:
     known = [known for known in IMPORTANCE_MEASURES if known != "random"]
     number = known.index(name) if name in known else sum(map(ord, name))
     return {"color": PALETTE[number % len(PALETTE)], "linestyle": DASHES[number // len(PALETTE) % len(DASHES)]}
-
-
-def _signed(name: str) -> bool:
-    return name not in IMPORTANCE_MEASURES or IMPORTANCE_MEASURES[name].signed
 
 
 def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
@@ -75,15 +71,21 @@ def forest(rows: Rows) -> Figure:
             axes.plot([row["low"], row["high"]], [place, place], color=look(name)["color"], linewidth=2)
         axes.plot(row["value"], place, "o", color=look(name)["color"], markersize=5)
     axes.axvline(0, color=RANDOM, linewidth=1, linestyle="--")
+    if kind == "racu":
+        axes.axvline(1, color=RANDOM, linewidth=1, linestyle=":")
+    # one measure on few texts must not squeeze all others
+    most = max((find(rows, kind, name)["value"] for name in names), default=1.0)
+    axes.set_xlim(right=min(axes.get_xlim()[1], max(1.05, 1.5 * most)))
     axes.set_yticks(range(len(names)), list(reversed(names)))
-    axes.set_xlabel(f"{kind.upper()}: 0 is as good as random masking, further right is more faithful")
+    end = "; dotted: it falls to its end at once" if kind == "racu" else ""
+    axes.set_xlabel(f"{kind.upper()}: 0 is as good as random masking{end}")
     return figure
 
 
 def curves(rows: Rows, metric: str) -> Figure:
     """Draw performance against masking, signed and absolute measures apart, each beside random masking."""
-    groups = {"signed measures": [m for m in measures(rows) if _signed(m)]}
-    groups["absolute measures"] = [m for m in measures(rows) if not _signed(m)]
+    groups = {"signed measures": [m for m in measures(rows) if is_signed(m)]}
+    groups["absolute measures"] = [m for m in measures(rows) if not is_signed(m)]
     groups = {title: names for title, names in groups.items() if names}
     figure, panels = new_figure(3.7 * len(groups), 3.1, len(groups))
     for axes, (title, names) in zip(panels, groups.items(), strict=True):
@@ -208,7 +210,8 @@ def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
         (left, low), (side, up) = boxes[best], places[best]
         taken.append((left, low, left + width, low + height))
         align = "left" if side > 0 else "right"
-        axes.annotate(name, point, xytext=(side, up), textcoords="offset points", fontsize=8, ha=align)
+        axes.annotate(name, point, xytext=(side, up), textcoords="offset points", fontsize=8, ha=align,
+                      color=look(name)["color"])  # fmt: skip
 
 
 def sparsity(rows: Rows) -> Figure:

@@ -6,8 +6,8 @@ import jinja2
 
 from faithmeter.heat_map import visible
 from faithmeter.reports import figures
-from faithmeter.reports.content import Section
 from faithmeter.reports.formats import as_html, as_markdown, plain
+from faithmeter.reports.parts import Section
 from faithmeter.small_curve import small_curve
 
 _ENVIRONMENT = jinja2.Environment(

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from faithmeter.faithfulness.roar import RECURSIVE, RELATIVE, ROAR
 from faithmeter.faithfulness.synthetic import FEATURES, SyntheticCurves
 from faithmeter.in_distribution import LEVEL
-from faithmeter.reports.content import Drawn, Section, drawn
 from faithmeter.reports.figures import PALETTE, RANDOM, look, new_figure
 from faithmeter.reports.formats import Table
+from faithmeter.reports.parts import Drawn, Section, drawn
 from faithmeter.reports.words import names
 from faithmeter.results import Rows, find, number, rows_of
 

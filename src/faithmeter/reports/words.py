@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from scipy import stats
 
+from faithmeter.importance import is_signed
 from faithmeter.in_distribution import LEVEL, smallest_of
 from faithmeter.in_distribution.masf import ROWS_NEEDED
 from faithmeter.masking import STEPS
@@ -17,13 +18,14 @@ TERMS = (
     ("random masking", "Masking tokens without looking at them: what every measure has to beat."),
     (
         "ACU",
-        "Area between curves: by how much performance falls faster than under random masking, over all masking ratios. "
-        "Above 0 is better than random.",
+        "Area between curves: by how much performance lies below that under random masking, the mean over all masking "
+        "ratios; 0.45 is 45 points lower on average. Above 0 is better than random.",
     ),
     (
         "RACU",
-        "ACU relative to the area under the random curve. 1 is as if performance fell to the bottom at once; a signed "
-        "measure can exceed 1, because it can push the model to a wrong class.",
+        "ACU relative to the area between the random curve and its end, where everything is masked. 1 is as if "
+        "performance fell to that end at once; a signed measure can exceed 1, because it can push the model to a wrong "
+        "class.",
     ),
     ("signed, absolute", "A signed measure tells tokens for a class from tokens against it; an absolute one does not."),
     (
@@ -34,15 +36,40 @@ TERMS = (
     (
         "out-of-distribution",
         "A masked text that looks to the model like nothing it was trained on. What it answers there says little "
-        "about its explanations. Chance alone calls up to 5 % of texts so.",
+        "about its explanations. Chance alone calls up to 5 % of texts so, on average.",
     ),
     (
         "p-value",
-        "How often chance alone would look as strange as this. Below 0.05 masked texts are called out-of-distribution.",
+        "How often chance alone would look as strange as this; below 0.05 it is called out-of-distribution. Of a "
+        "measure it is about all its steps together, and counts texts that are a little strange as well as those that "
+        "are out-of-distribution: so it can be small where these are few, and large where the texts are few.",
     ),
     ("class majority", "What always answering the most frequent class reaches, without reading."),
-    ("sparsity", "How much of all importance a few tokens hold. A sparse explanation is short, not necessarily right."),
 )
+MEASURES = {
+    "grad-l1": "Gradient of the class's score by each token, its size as a sum of absolute values.",
+    "grad-l2": "Gradient of the class's score by each token, its size as a root of a sum of squares.",
+    "x-grad": "Gradient times the token's embedding.",
+    "ig": "Integrated gradients: gradients along a line from nothing to the token.",
+    "loo": "Leave-one-out: what the class's score loses when the token alone is masked.",
+    "beam": "A search for the order of masking that lowers the class's score soonest; it gives an order, no amounts.",
+    "lime": "A linear model fitted to many random maskings of the text (LIME).",
+    "kernel-shap": "Shapley values, estimated from many random maskings (KernelSHAP).",
+    "deep-lift": "Differences from an empty text, followed back through the model (DeepLIFT).",
+    "attention": "How much the model's last layer looks at the token.",
+    "scaled-attention": "That, times the gradient of the class's score by it.",
+    "attention-average": "How much all layers look at the token, on average.",
+    "attention-rollout": "What all layers look at, followed through the model.",
+    "ensemble-top3": "The mean of LIME, KernelSHAP and integrated gradients.",
+    "ensemble-all": "The mean of seven measures.",
+}
+
+
+def terms(rows: Rows) -> list[tuple[str, str]]:
+    """Return what the measures of a report are, in a line each."""
+    found = [row["measure"] for row in rows if row["kind"] == "acu"]
+    wanted = [(name, MEASURES.get(name) or MEASURES.get(name.rsplit("-", 1)[0])) for name in found]
+    return [(name, meaning) for name, meaning in wanted if meaning is not None]
 
 
 def names(words: Sequence[str]) -> str:
@@ -100,16 +127,48 @@ def verdict(rows: Rows) -> list[str]:
         f"{number(find(rows, 'racu', best))} (95 % intervals over {over}).",
     ]
     if same:
-        sentences.append(f"{names(same)} cannot be told apart from it here: the difference may be chance.")
+        price = {name: find(rows, "seconds_per_text", name)["value"] for name in (best, *same)}
+        fastest = min(price, key=lambda name: (price[name] is None, price[name]))
+        other = f" {fastest} is the fastest of them." if fastest != best else " It is the fastest of them."
+        sentences.append(f"{names(same)} cannot be told apart from it here: the difference may be chance.{other}")
     if behind:
         first = behind[0]
         sentences.append(
             f"It is more faithful than {names([row['measure'] for row in behind])}; the nearest of these lies "
             f"{number(first)} of ACU behind it."
         )
+    sentences += _best_absolute(rows, best)
     if trusted(rows):
-        sentences.append("Masked texts are in-distribution for this model, so the comparison is fair.")
+        strange = strangers(rows)
+        but = ", but for what the measures named below do to some texts" if strange else ""
+        sentences.append(f"Masked texts are in-distribution for this model, so the comparison is fair{but}.")
     return sentences
+
+
+def _best_absolute(rows: Rows, best: str) -> list[str]:
+    """Return what a signed measure's lead is partly made of, and the best of those that cannot do the same."""
+    curve = {row["masking_ratio"]: row["value"] for row in rows_of(rows, "masked_performance", best)}
+    absolute = [row for row in rows_of(rows, "acu") if not is_signed(row["measure"])]
+    if not is_signed(best) or not absolute or min(curve.values(), default=0) >= curve.get(1.0, 0):
+        return []
+    other = max(absolute, key=lambda row: row["value"])
+    return [
+        "Part of its lead is that it pushes the model to wrong classes: performance falls to "
+        f"{min(curve.values()):.2f}, below the {curve[1.0]:.2f} with everything masked. "
+        "Of the measures that do not tell for from against, "
+        f"{other['measure']} is the most faithful: ACU {number(other)}."
+    ]
+
+
+def strangers(rows: Rows) -> list[tuple[str, Row]]:
+    """Return the measures that lead texts out of distribution, each with the step at which most of them are."""
+    found = []
+    for walk in rows_of(rows, "walk_p_value"):
+        shares = rows_of(rows, "share_out_of_distribution", walk["measure"])
+        worst = max(shares, key=lambda row: row["value"], default=None)
+        if walk["measure"] != "random" and walk["value"] <= LEVEL and worst is not None and worst["value"] > LEVEL:
+            found.append((walk["measure"], worst))
+    return sorted(found, key=lambda pair: -pair[1]["value"])
 
 
 def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
@@ -123,13 +182,15 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
             "Whether masking is in-distribution was not checked (the paper's form of the test allows no verdict), so "
             "nothing says that the comparison is fair."
         )
-    walk = find(rows, "walk_p_value", best)
-    if walk["value"] is not None and walk["value"] <= LEVEL and trusted(rows):
-        worst = max(rows_of(rows, "share_out_of_distribution", best), key=lambda row: row["value"])
+    strange = strangers(rows) if trusted(rows) else []
+    if strange:
+        each = [
+            f"{name} up to {100 * row['value']:.0f} % (at {round(STEPS * row['masking_ratio']) * 10} % masked)"
+            for name, row in strange
+        ]
         found.append(
-            f"Masking by {best} leads up to {100 * worst['value']:.0f} % of the texts out of distribution (at "
-            f"{round(STEPS * worst['masking_ratio']) * 10} % masked; chance gives at most 5 %): its lead there is "
-            "partly the model's confusion."
+            f"Masking by these measures leads texts out of distribution, where chance gives 5 %: {names(each)}. There "
+            "their lead is partly the model's confusion."
         )
     acu = find(rows, "acu", best)
     if acu["over"] == "observations":

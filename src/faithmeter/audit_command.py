@@ -1,0 +1,53 @@
+"""The command `faithmeter audit`: parses, calls the job, prints."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from faithmeter.command_options import load_jobs, names
+from faithmeter.printing import console, print_table
+from faithmeter.progress import Terminal
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    judges: Annotated[
+        str | None,
+        typer.Option(
+            help="erasure, sparsity, randomisation, adversarial, known-token, plausibility; several with commas.  "
+            "[default: all that can judge the run]"
+        ),
+    ] = None,
+    measures: Annotated[
+        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all but beam]")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Test rows for each judge, drawn at random.  [default: 20 to 200]")
+    ] = None,
+    place: Annotated[str, typer.Option(help="Where the known token goes: end or anywhere.")] = "end",
+    rationales: Annotated[
+        str | None, typer.Option(help="Column of the test data with what people marked as the reason.")
+    ] = None,
+    adversary_steps: Annotated[int, typer.Option(min=1, help="Steps of an attack on an explanation.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of rows, samples, fresh weights and attacks.")] = 0,
+) -> None:
+    """Judge explanations in every other way the literature has; do the judges agree? Goes on where it was stopped."""
+    jobs = load_jobs()
+    options = jobs.AuditOptions(
+        judges=None if judges is None else names(judges),
+        measures=None if measures is None else names(measures),
+        rows=rows,
+        seed=seed,
+        place=place,
+        rationales=rationales,
+        adversary_steps=adversary_steps,
+    )
+    audited = jobs.audit(run, options, reporter=Terminal(console))
+    for section in jobs.audit_sections(audited.results):
+        console.print(f"\n{section.title}", style="bold", markup=False)
+        for table in section.tables:
+            print_table(table)
+        for sentence in (*section.words, *section.cautions):
+            console.print(sentence, markup=False, soft_wrap=True)
+    console.print(f"`faithmeter report {run}` draws it all.", soft_wrap=True)

@@ -1,0 +1,68 @@
+"""Scale: one task learnt by a series of models, small to large; each trained, checked and measured, then compared."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from faithmeter.data import DataSpec
+from faithmeter.errors import InputError
+from faithmeter.from_scratch import FAMILIES, SHAPES
+from faithmeter.jobs.checking import check
+from faithmeter.jobs.measuring import MeasureOptions, measure
+from faithmeter.jobs.reporting import report
+from faithmeter.jobs.training import TrainingOptions, absolute, absolute_model, resume, train, training_defaults
+from faithmeter.progress import Reporter, Silent
+from faithmeter.run import Run
+
+
+def series(models: Sequence[str]) -> list[str]:
+    """Return the models of a series: the name of a family (encoder, t5, gpt2) stands for all its sizes."""
+    named: list[str] = []
+    for model in models:
+        sizes = [name for name, (family, _) in SHAPES.items() if family == model] if model in FAMILIES else [model]
+        named += [name for name in sizes if name not in named]
+    return named
+
+
+def scale(
+    path: str | Path,
+    data: DataSpec,
+    models: Sequence[str],
+    options: TrainingOptions | None = None,
+    measured: MeasureOptions | None = None,
+    *,
+    max_length: int = 512,
+    reporter: Reporter | None = None,
+    done: Callable[[Run], None] | None = None,
+) -> tuple[list[Run], Path]:
+    """Train, check and measure each model of a series, into PATH/MODEL; return the runs and the report on them all.
+
+    The same call goes on where it was stopped. `done` is told each run when it is finished.
+    """
+    reporter, options, runs = reporter or Silent(), options or TrainingOptions(), list[Run]()
+    for model in series(models):
+        folder = Path(path) / Path(model).name
+        if folder in [run.path for run in runs]:
+            raise InputError(f"Two models of the series are called {folder.name}: their runs would be one folder.")
+        reporter.note(f"{model}, into {folder}:")
+        run = _trained(folder, data, model, options, max_length, reporter)
+        if not run.checked:
+            check(folder, reporter=reporter)
+        runs.append(measure(folder, measured, reporter=reporter))
+        if done is not None:
+            done(runs[-1])
+    (page,) = report([run.path for run in runs], Path(path) / "report", reporter=reporter)
+    return runs, page
+
+
+def _trained(
+    folder: Path, data: DataSpec, model: str, options: TrainingOptions, max_length: int, reporter: Reporter
+) -> Run:
+    """Return the run of one model, trained to its end; refuse one that was made with something else."""
+    if not (folder / "config.json").is_file():
+        return train(folder, data, model, options, max_length=max_length, reporter=reporter)
+    run = Run(folder)
+    asked = (absolute_model(model), absolute(data), options.over(training_defaults(model, data.resolved())), max_length)
+    found = run.config
+    if (found.model, found.data, found.training, found.max_length) != asked:
+        raise InputError(f"{folder} is a run with another model, data or training. Name another place for this series.")
+    return run if run.trained and run.results else resume(folder, reporter=reporter)

@@ -1,0 +1,133 @@
+"""The battery: one table of judges. To add one, write a function of (bench, batch, measure) and give it a row here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from faithmeter.batch import Batch, Encoded
+from faithmeter.classifier import Classifier
+from faithmeter.faithfulness.curves import held_by_the_most_important
+from faithmeter.importance import ImportanceMeasure
+from faithmeter.in_distribution import MaSF
+from faithmeter.judges import Columns
+from faithmeter.judges.adversarial import adversarial
+from faithmeter.judges.erasure import erasure
+from faithmeter.judges.ground_truth import ground_truth
+from faithmeter.judges.randomisation import randomised, rank_correlation
+from faithmeter.judges.rationales import in_batch
+from faithmeter.masking import STEPS, Mask
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a judge works on: a model, texts, and where it is known the (flat) tokens that matter in them."""
+
+    classifier: Classifier
+    test: Encoded
+    masf: MaSF | None
+    seed: int
+    truth: Mask | None = None
+    adversary_steps: int = 500
+
+    def predicted(self, batch: Batch) -> Tensor:
+        """Return the class that the model gives each text as it is: the one that is explained."""
+        rows = torch.arange(len(batch), device=self.classifier.device)
+        on_device = batch.to(self.classifier.device)
+        return self.classifier.logits_of_masks(on_device, rows, on_device.masked).argmax(dim=-1).cpu()
+
+    def explained(self, batch: Batch, measure: ImportanceMeasure) -> Tensor:
+        """Return the importance of each token for the predicted class."""
+        return measure.explain(self.classifier, batch, self.predicted(batch), self.seed)
+
+    def true_tokens(self, batch: Batch) -> Tensor:
+        """Return which tokens of a batch matter, (rows, tokens)."""
+        assert self.truth is not None
+        return in_batch(self.test, self.truth, batch)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A way to judge explanations.
+
+    `judge(bench, batch, measure)` returns columns, one value a text; a name such as `cascading@layer 2` says after the
+    @ which of several like numbers it is. `rows` is how many texts are judged unless somebody says otherwise; `fits`
+    says of a measure whether it can be judged so. `scores` are the columns by which measures can be ranked, and
+    whether more is better.
+    """
+
+    name: str
+    rows: int
+    judge: Callable[[Bench, Batch, ImportanceMeasure], Columns]
+    scores: Mapping[str, bool]
+    fits: Callable[[ImportanceMeasure], bool] = lambda _: True
+
+
+def _erased(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    return erasure(bench.classifier, batch, bench.explained(batch, measure), masf=bench.masf)
+
+
+def _true(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    return ground_truth(bench.explained(batch, measure), batch.maskable, bench.true_tokens(batch))
+
+
+def _sparse(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    held = held_by_the_most_important(bench.explained(batch, measure), batch.maskable).numpy()
+    return {f"held@{10 * step} %": held[:, step] for step in range(1, STEPS)}
+
+
+def _randomised(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    targets = bench.predicted(batch)
+    before = measure.explain(bench.classifier, batch, targets, bench.seed)
+    columns: Columns = {}
+    for way in ("cascading", "independent"):
+        for block, changed in randomised(bench.classifier, cascading=way == "cascading", seed=bench.seed):
+            after = measure.explain(changed, batch, targets, bench.seed)
+            columns[f"{way}@{block}"] = rank_correlation(before, after, batch.maskable)
+    return columns
+
+
+def _attacked(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    columns: Columns = {}
+    for way in ("unconstrained", "constrained"):
+        found = adversarial(
+            bench.classifier,
+            batch,
+            measure,
+            constrained=way == "constrained",
+            seed=bench.seed,
+            steps=bench.adversary_steps,
+        )
+        columns |= {f"{name}@{way}": values for name, values in found.items()}
+    return columns
+
+
+_TRUTH = {"overlap": True, "mean_rank": False, "average_precision": True}
+_TABLE = (
+    Judge(
+        "erasure",
+        200,
+        _erased,
+        {
+            "comprehensiveness": True,
+            "sufficiency": False,
+            "norm_comprehensiveness": True,
+            "norm_sufficiency": True,
+        },
+    ),
+    Judge("sparsity", 200, _sparse, {}),
+    # what explains by many passes would take hours on twice as many models as there are layers; random is of no model
+    Judge(
+        "randomisation",
+        50,
+        _randomised,
+        {"cascading": False, "independent": False},
+        lambda one: one.family in ("gradient", "attention") or one.name in ("loo-signed", "loo-abs"),
+    ),
+    Judge("adversarial", 20, _attacked, {"rank_change": False}, lambda one: one.differentiable),
+    Judge("known-token", 200, _true, _TRUTH),
+    Judge("plausibility", 200, _true, {"average_precision": True}),
+)
+JUDGES: Mapping[str, Judge] = MappingProxyType({judge.name: judge for judge in _TABLE})

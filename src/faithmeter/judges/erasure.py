@@ -1,0 +1,139 @@
+"""Erasure: what happens to a prediction when only the important tokens stay, or when just they go.
+
+Sufficiency and comprehensiveness (DeYoung et al., 2020; the Thesis' Definitions 2.1 and 2.2), and their normalised
+forms (Carton et al., 2020; used by REGEX). Both look at masked texts, which a model may never have met: where an
+in-distribution test is given, how many of them it finds strange stands beside the numbers.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from faithmeter.batch import Batch, packed
+from faithmeter.classifier import Classifier
+from faithmeter.errors import InputError
+from faithmeter.in_distribution.masf import LEVEL, MaSF
+from faithmeter.judges import Columns
+from faithmeter.judges.ranking import ranks
+from faithmeter.masking import STEPS
+
+RATIOS = (0.05, 0.10, 0.20, 0.50)
+NO_SCALE = 1e-4  # masking everything must cost at least this much probability, or there is nothing to normalise by
+MASKINGS_AT_ONCE = 512  # whose features are in memory: 20 MB for MiniLM, 80 MB for RoBERTa-base
+
+
+def tokens_of(ratio: float, maskable: int) -> int:
+    """Return how many of a text's maskable tokens a ratio is: rounded up, so at least 1. The Thesis does not say.
+
+    In whole numbers, because 0.07 * 100 is above 7.
+    """
+    return max(1, ceil(Fraction(str(ratio)) * maskable))
+
+
+def erasure(
+    classifier: Classifier,
+    batch: Batch,
+    importance: Tensor,
+    *,
+    ratios: Sequence[float] = RATIOS,
+    masf: MaSF | None = None,
+) -> Columns:
+    """Return sufficiency and comprehensiveness of every row; m(x) is the probability of the class predicted for it.
+
+    - `sufficiency`: mean over ratios of m(x) − m(all but the top k masked). Low is good: the top k suffice.
+    - `comprehensiveness`: mean over ratios of m(x) − m(the top k masked). High is good: nothing else would have done.
+    - `norm_sufficiency`, `norm_comprehensiveness`: with suff = 1 − max(0, drop) and suff0 that of the fully masked
+      text, (suff − suff0)/(1 − suff0) and max(0, drop)/(1 − suff0) of every ratio, clipped to [0, 1]; then their mean.
+      High is good for both. nan where masking everything costs no probability: there is no scale then.
+    - with `masf`, `sufficiency_outside` and `comprehensiveness_outside`: the share of the ratios at which the masked
+      text is out-of-distribution.
+
+    k is rounded up (`tokens_of`), ties go to the lowest position. A row without maskable tokens is nan.
+    """
+    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
+        raise InputError("The ratios of erasure must be above 0 and at most 1, and there must be one at least.")
+    kept, removed = _maskings(batch, importance, ratios)
+    nothing, everything = batch.masked, batch.masked | batch.maskable
+    variants = torch.stack((nothing, everything, *kept, *removed))  # (2 + 2·ratios, rows, tokens)
+    probability, outside = _probabilities(classifier, batch, variants, masf)
+    drops = (probability[0] - probability[1:]).double()
+    none, (keep, remove) = drops[0], drops[1:].split(len(ratios))
+    scale = none.masked_fill(none < NO_SCALE, torch.nan)
+    columns = {
+        "sufficiency": keep.mean(dim=0),
+        "comprehensiveness": remove.mean(dim=0),
+        "norm_sufficiency": (1 - keep.clamp_min(0) / scale).clamp(0, 1).mean(dim=0),
+        "norm_comprehensiveness": (remove.clamp_min(0) / scale).clamp(0, 1).mean(dim=0),
+    }
+    if outside is not None:
+        strange_kept, strange_removed = outside[2:].double().split(len(ratios))
+        columns["sufficiency_outside"] = strange_kept.mean(dim=0)
+        columns["comprehensiveness_outside"] = strange_removed.mean(dim=0)
+    empty = (~batch.maskable.any(dim=1)).cpu()
+    return {name: column.masked_fill(empty, torch.nan).numpy() for name, column in columns.items()}
+
+
+def _maskings(batch: Batch, importance: Tensor, ratios: Sequence[float]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return for each ratio what is masked when the top k tokens are kept, and when they are removed."""
+    rank = ranks(importance.to(batch.maskable.device), batch.maskable)
+    sizes = batch.maskable.sum(dim=1).tolist()
+    kept, removed = [], []
+    for ratio in ratios:
+        top = rank < torch.tensor([tokens_of(ratio, size) for size in sizes], device=rank.device)[:, None]
+        kept.append(batch.masked | (batch.maskable & ~top))
+        removed.append(batch.masked | (batch.maskable & top))
+    return kept, removed
+
+
+def _probabilities(
+    classifier: Classifier, batch: Batch, variants: Tensor, masf: MaSF | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the (variants, rows) probability of the class that the first variant is given, and which are strange.
+
+    A masking that several variants share (5 and 10 % of a short text are both one token) is passed once.
+    """
+    count, rows = variants.shape[:2]
+    which = torch.arange(rows, device=variants.device).repeat(count)
+    keyed = torch.cat((which[:, None], variants.flatten(0, 1).long()), dim=1)
+    distinct, where = torch.unique(keyed, dim=0, return_inverse=True)
+    which, masked = distinct[:, 0], distinct[:, 1:].bool()
+    if masf is None:
+        here = classifier.device
+        logits, strange = classifier.logits_of_masks(batch.to(here), which.to(here), masked.to(here)).cpu(), None
+    else:
+        logits, strange = _logits_and_strange(classifier, batch, which, masked, masf)
+    where = where.cpu()
+    by_variant = logits.softmax(dim=-1)[where].view(count, rows, -1)
+    predicted = by_variant[0].argmax(dim=-1)
+    found = by_variant.gather(2, predicted.expand(count, rows)[..., None])[..., 0]
+    return found, None if strange is None else strange[where].view(count, rows)
+
+
+def _logits_and_strange(
+    classifier: Classifier, batch: Batch, which: Tensor, masked: Tensor, masf: MaSF
+) -> tuple[Tensor, Tensor]:
+    """Return the logits of maskings of rows, and whether each is out-of-distribution, from the same passes."""
+    logits = torch.zeros(len(which), classifier.model.config.num_labels)
+    strange = torch.zeros(len(which), dtype=torch.bool)
+    lengths, size = batch.attention_mask.sum(dim=1)[which], batch.maskable.sum(dim=1)[which]
+    share = (masked & batch.maskable[which]).sum(dim=1)
+    steps = (2 * STEPS * share + size) // (2 * size).clamp_min(1)  # the nearest tenth, a half rounded up
+    # step by step: the test looks up one reference a step, so maskings of one step are best tested together
+    for part in steps.argsort(stable=True).split(MASKINGS_AT_ONCE):
+        features: list[Tensor] = []
+        order: list[Tensor] = []
+        for index in packed(lengths[part], classifier.tokens_per_pass):
+            chosen = part[index]
+            taken = batch.take(which[chosen])
+            taken = taken.with_masked(masked[chosen, : taken.input_ids.shape[1]])
+            logits[chosen.cpu()], found = classifier.predict_with_features(taken)
+            features.append(found)
+            order.append(chosen)
+        done = torch.cat(order).cpu()
+        of_rows = batch.rows.cpu()[which.cpu()[done]]
+        outside = masf.p_values(torch.cat(features), lengths.cpu()[done], of_rows, steps.cpu()[done])[1]
+        strange[done] = outside <= LEVEL
+    return logits, strange

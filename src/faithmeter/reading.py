@@ -1,0 +1,46 @@
+"""Where a classifier's head reads: the first token, the last one, or the mean of all.
+
+An encoder such as BERT reads its first token, a decoder its last, since only that one has seen the whole text, and
+ours on T5 the mean. Attention as importance is the attention of what is read, so it must know.
+"""
+
+import torch
+import transformers
+from torch import Tensor
+from transformers.modeling_layers import GenericForSequenceClassification
+
+from faithmeter.batch import Batch
+from faithmeter.t5_encoder import T5MeanConfig
+
+FIRST, LAST, MEAN = "first", "last", "mean"
+# decoders whose classifiers are written out in transformers; the newer ones share one head, which is known by its class
+DECODERS = {
+    "biogpt", "bloom", "ctrl", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "modernbert-decoder",
+    "mpt", "openai-gpt", "opt", "zamba", "zamba2",
+}  # fmt: skip
+
+
+def where_read(model: transformers.PreTrainedModel) -> str:
+    """Return which position of a text the model's head reads: `first`, `last` or `mean`."""
+    config = model.config
+    if config.model_type in DECODERS or isinstance(model, GenericForSequenceClassification):
+        return LAST
+    if config.model_type == T5MeanConfig.model_type or getattr(config, "classifier_pooling", None) == MEAN:
+        return MEAN
+    return FIRST
+
+
+def read_weights(model: transformers.PreTrainedModel, batch: Batch) -> Tensor:
+    """Return the (rows, tokens) share that each position has in what the head reads; each row adds up to 1.
+
+    A decoder's head looks for the last id that is not the padding id, whatever the attention mask says, so a text that
+    ends in that very token is read before it: as transformers does it, so here.
+    """
+    where, attended = where_read(model), batch.attention_mask.float()
+    if where == MEAN:
+        return attended / attended.sum(dim=1, keepdim=True).clamp_min(1)
+    positions = torch.arange(attended.shape[1], device=attended.device)
+    if where == FIRST:
+        return (positions == 0).float().expand_as(attended)
+    kept = batch.input_ids != model.config.get_text_config().pad_token_id
+    return (positions == (positions * kept).argmax(dim=1, keepdim=True)).float()

@@ -1,0 +1,328 @@
+"""The sections of a report on other judges: what each says, what it can and cannot show, and whether they agree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from faithmeter.in_distribution import LEVEL
+from faithmeter.reports.figures import PALETTE, RANDOM, look, new_figure
+from faithmeter.reports.formats import Table
+from faithmeter.reports.parts import Section, drawn
+from faithmeter.results import Rows, find, number, rows_of
+
+KIND = "audit_"
+ERASURE, KNOWN, HUMAN = "audit_erasure_", "audit_known-token_", "audit_plausibility_"
+LAYERS, ATTACK, SHORT = "audit_randomisation_", "audit_adversarial_", "audit_sparsity_held"
+AGREEMENT = "audit_agreement"
+FAR_APART, CLOSE = -0.5, 0.5
+ATTACKS = ("unconstrained", "constrained")
+LAYER_WAYS = {"cascading": "cascading from the head", "independent": "one block at a time"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A number to draw: its kind, its name for readers, and the detail that tells it from others of its kind."""
+
+    kind: str
+    title: str
+    detail: str | None = None
+
+
+def audit_sections(rows: Rows, prefix: str = "") -> list[Section]:
+    """Return a section for each judge that has judged, and one on whether they agree."""
+    makers = (_erasure, _known_token, _plausibility, _layers, _attacks, _sparsity, _agreement)
+    return [section for make in makers for section in make(rows, prefix)]
+
+
+def _measures(rows: Rows, first: Shown, most_first: bool = True) -> list[str]:
+    """Return the measures that have a number, the best first; random importance is where it falls."""
+    found = [row for row in rows_of(rows, first.kind) if row.get("detail") == first.detail]
+    return [row["measure"] for row in sorted(found, key=lambda row: row["value"], reverse=most_first)]
+
+
+def _table(rows: Rows, names: Sequence[str], shown: Sequence[Shown], name: str, title: str) -> Table:
+    cells = [[one, *(number(find(rows, what.kind, one, detail=what.detail)) for what in shown)] for one in names]
+    return Table(name, f"{title}, with 95 % intervals", ("measure", *(what.title for what in shown)), cells)
+
+
+def _forest(rows: Rows, names: Sequence[str], shown: Sequence[Shown]) -> Figure:
+    """Draw numbers with their intervals, a panel each, a line a measure, the best on top; random's is dashed."""
+    figure, panels = new_figure(3.3 * len(shown) + 0.6, 0.7 + 0.26 * len(names), len(shown))
+    for axes, what in zip(panels, shown, strict=True):
+        for place, name in enumerate(reversed(names)):
+            row, colour = find(rows, what.kind, name, detail=what.detail), look(name)["color"]
+            if row["low"] is not None:
+                axes.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=2)
+            if row["value"] is not None:
+                axes.plot(row["value"], place, "o", color=colour, markersize=5)
+        chance = find(rows, what.kind, "random", detail=what.detail)["value"]
+        if chance is not None:
+            axes.axvline(chance, color=RANDOM, linewidth=1, linestyle="--")
+        axes.set_xlabel(what.title)
+    panels[0].set_yticks(range(len(names)), list(reversed(names)))
+    return figure
+
+
+def _erasure(rows: Rows, prefix: str) -> list[Section]:
+    shown = [
+        Shown(f"{ERASURE}comprehensiveness", "comprehensiveness"),
+        Shown(f"{ERASURE}sufficiency", "sufficiency (low is good)"),
+        Shown(f"{ERASURE}norm_comprehensiveness", "normalised comprehensiveness"),
+        Shown(f"{ERASURE}norm_sufficiency", "normalised sufficiency"),
+    ]
+    names = _measures(rows, shown[0])
+    if not names:
+        return []
+    said = [
+        "Comprehensiveness: by how much the predicted class loses probability when the most important tokens are "
+        "masked; much is good. Sufficiency: by how much when only they are kept; little is good.",
+        "They show what the model does without these tokens. They cannot tell whether it answers so because the tokens "
+        "mattered or because the text left over is like none that it knows, and without a model that understands masks "
+        "they do not compare from one model to the next.",
+    ]
+    return [
+        Section(
+            "Sufficiency and comprehensiveness",
+            said,
+            [_table(rows, names, shown, f"{prefix}erasure", "Sufficiency and comprehensiveness")],
+            [drawn(prefix, "erasure", "Probability lost without the important tokens, and with them alone.",
+                   lambda: _forest(rows, names, shown[:2]))],
+            cautions=_strange(rows),
+        )
+    ]  # fmt: skip
+
+
+def _strange(rows: Rows) -> list[str]:
+    """Return a caution where masked texts are out-of-distribution, by the run's own test, or where nobody knows."""
+    found = []
+    for name in ("comprehensiveness", "sufficiency"):
+        shares = rows_of(rows, f"{ERASURE}{name}_outside")
+        worst = max(shares, key=lambda row: row["value"], default=None)
+        if worst is not None and worst["low"] is not None and worst["low"] > LEVEL:
+            found.append(
+                f"Up to {100 * worst['value']:.0f} % of the masked texts of {name} are out-of-distribution for this "
+                f"model ({worst['measure']}; chance gives {100 * LEVEL:.0f} %): there it says little."
+            )
+    if not rows_of(rows, f"{ERASURE}sufficiency_outside"):
+        found.append("Whether these masked texts are in-distribution was not checked: `faithmeter check` does it.")
+    return found
+
+
+def _known_token(rows: Rows, prefix: str) -> list[Section]:
+    shown = [
+        Shown(f"{KNOWN}overlap", "found as the most important"),
+        Shown(f"{KNOWN}mean_rank", "mean rank (low is good)"),
+        Shown(f"{KNOWN}average_precision", "average precision"),
+    ]
+    names = _measures(rows, shown[0])
+    if not names:
+        return []
+    reached = find(rows, f"{KNOWN}accuracy")["value"]
+    said = [
+        "A model of this kind was trained on texts with random labels and one added word that tells the label, so that "
+        "what it must look at is known. Found: the share of texts in which that word is ranked first. Mean rank: how "
+        "far down the ranking it lies, as a share of all tokens.",
+        "It shows whether a measure can find one word that decides alone. It cannot show how well a measure explains "
+        "the model at hand, which weighs many words and has learnt another task.",
+    ]
+    if reached is not None:
+        said.append(f"That model reads the word in {100 * reached:.1f} % of the test texts.")
+    return [
+        Section(
+            "A known token",
+            said,
+            [_table(rows, names, shown, f"{prefix}known-token", "Finding a token that is known to decide")],
+            [drawn(prefix, "known-token", "How often and how far up the known token is found; dashed: at random.",
+                   lambda: _forest(rows, names, shown[:2]))],
+        )
+    ]  # fmt: skip
+
+
+def _plausibility(rows: Rows, prefix: str) -> list[Section]:
+    shown = [
+        Shown(f"{HUMAN}average_precision", "average precision"),
+        Shown(f"{HUMAN}precision_at_truth", "share of marked tokens on top"),
+        Shown(f"{HUMAN}mean_rank", "rank that holds them all (low is good)"),
+    ]
+    names = _measures(rows, shown[0])
+    if not names:
+        return []
+    return [
+        Section(
+            "What people marked",
+            [
+                "How well the ranking agrees with the words that people marked as the reason.",
+                "It shows whether an explanation looks right to people. It cannot show whether it is what the model "
+                "does: a model may be right for other reasons, and an explanation that says so agrees with nobody.",
+            ],
+            [_table(rows, names, shown, f"{prefix}plausibility", "Agreement with human reasons")],
+            [drawn(prefix, "plausibility", "Agreement with human reasons; dashed: at random.",
+                   lambda: _forest(rows, names, shown[:2]))],
+        )
+    ]  # fmt: skip
+
+
+def _layers(rows: Rows, prefix: str) -> list[Section]:
+    names = list(dict.fromkeys(row["measure"] for row in rows_of(rows, f"{LAYERS}cascading")))
+    if not names:
+        return []
+    blocks = [row["detail"] for row in rows_of(rows, f"{LAYERS}cascading", names[0])]
+    cells = [
+        [name, *(number(find(rows, f"{LAYERS}{way}", name, detail=block)) for way, block in _ends(blocks))]
+        for name in names
+    ]
+    columns = ("measure", *(f"{block}, {way}" for way, block in _ends(blocks)))
+
+    def draw() -> Figure:
+        figure, panels = new_figure(7.4, 3.1, len(LAYER_WAYS))
+        for axes, (way, title) in zip(panels, LAYER_WAYS.items(), strict=True):
+            for name in names:
+                found = [find(rows, f"{LAYERS}{way}", name, detail=block) for block in blocks]
+                places = [place for place, row in enumerate(found) if row["value"] is not None]
+                values = [found[place]["value"] for place in places]
+                axes.plot(places, values, label=name, linewidth=1.5, **look(name))
+            axes.set_xticks(range(len(blocks)), blocks, rotation=45, ha="right")
+            axes.set_title(title)
+            axes.axhline(0, color=RANDOM, linewidth=1, linestyle=":")
+        panels[0].set_ylabel("Spearman's correlation")
+        panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return figure
+
+    return [
+        Section(
+            "Fresh weights",
+            [
+                "Blocks of the model get random weights, as before any training, and explanations are compared with "
+                "those of the trained model. An explanation that stays as it was does not depend on what was learnt "
+                "there.",
+                "It can show that a measure looks at something else than the model's weights. It cannot show that a "
+                "measure that does change explains the model well: random importance changes too.",
+            ],
+            [Table(f"{prefix}randomisation", "Rank correlation with the trained model's explanations, with 95 % "
+                   "intervals", columns, cells)],
+            [drawn(prefix, "randomisation", "Rank correlation with the trained model's explanations, by the block "
+                   "that was replaced.", draw)],
+        )
+    ]  # fmt: skip
+
+
+def _ends(blocks: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the columns that a table has room for: the head alone, everything, and the last layer alone."""
+    last = [("independent", block) for block in blocks if block.startswith("layer")][:1]
+    return [("cascading", blocks[0]), ("cascading", blocks[-1]), *last]
+
+
+def _attacks(rows: Rows, prefix: str) -> list[Section]:
+    shown = [Shown(f"{ATTACK}rank_change", f"ranks changed, {way}", way) for way in ATTACKS]
+    names = _measures(rows, shown[0], most_first=False)
+    if not names:
+        return []
+    listed = [
+        *shown,
+        Shown(f"{ATTACK}random_rank_change", "ranks changed, at random", ATTACKS[0]),
+        Shown(f"{ATTACK}top_k_sum_change", "importance of the top changed", ATTACKS[0]),
+        Shown(f"{ATTACK}probability_change", "probability changed, unconstrained", ATTACKS[0]),
+        Shown(f"{ATTACK}probability_change", "probability changed, constrained", ATTACKS[1]),
+    ]
+    return [
+        Section(
+            "Attacked explanations",
+            [
+                "The word embeddings are moved, by at most 2 in any direction, so as to change the explanation while "
+                "the answer stays. Few changed ranks are good; constrained attacks keep the probability too.",
+                "It shows how much an explanation can be made to change by somebody who wants it to, in a space that "
+                "no text reaches. It cannot show that an explanation is wrong: where the model itself changes its "
+                "reasons, a faithful one changes with it.",
+            ],
+            [_table(rows, names, listed, f"{prefix}adversarial", "Attacks on explanations")],
+            [drawn(prefix, "adversarial", "Share of the top ranks that an attack changes.",
+                   lambda: _forest(rows, names, shown))],
+        )
+    ]  # fmt: skip
+
+
+def _sparsity(rows: Rows, prefix: str) -> list[Section]:
+    """Return how short explanations are, where the masking curves do not show it already."""
+    names = list(dict.fromkeys(row["measure"] for row in rows_of(rows, SHORT) if row["measure"] != "beam"))
+    if not names or rows_of(rows, "sparsity"):
+        return []
+    shares = [row["detail"] for row in rows_of(rows, SHORT, names[0])]
+
+    def draw() -> Figure:
+        figure, (axes,) = new_figure(6.5, 2.9)
+        for name in names:
+            values = [find(rows, SHORT, name, detail=share)["value"] for share in shares]
+            axes.plot([float(share.split()[0]) for share in shares], values, label=name, **look(name))
+        axes.plot([0, 100], [0, 1], color=RANDOM, linewidth=1, linestyle=":")
+        axes.set(xlabel="most important tokens [%]", ylabel="share of all importance")
+        axes.legend(ncols=2)
+        return figure
+
+    return [
+        Section(
+            "How short the explanations are",
+            [
+                "The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all "
+                "alike. A short explanation is easier to read; it is neither better nor worse for it."
+            ],
+            figures=[drawn(prefix, "sparsity", "Share of all importance in the top tokens.", draw)],
+        )
+    ]
+
+
+def _agreement(rows: Rows, prefix: str) -> list[Section]:
+    found = rows_of(rows, AGREEMENT)
+    if not found:
+        return []
+    pairs = {tuple(row["detail"].split(" | ")): row for row in found}
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    cells = [[f"{first} / {second}", number(row), str(row["n"])] for (first, second), row in pairs.items()]
+
+    def draw() -> Figure:
+        figure, (axes,) = new_figure(2.6 + 0.42 * len(names), 1.6 + 0.36 * len(names))
+        for (first, second), row in pairs.items():
+            low, high = sorted((names.index(first), names.index(second)))
+            colour = PALETTE[1] if row["value"] > 0 else PALETTE[0]
+            sure = row["low"] > 0 or row["high"] < 0
+            axes.plot(low, high, "s", markersize=19, color=colour, alpha=abs(row["value"]), markeredgewidth=0)
+            axes.text(low, high, f"{row['value']:+.1f}".replace("0.", "."), ha="center", va="center", fontsize=7,
+                      weight="bold" if sure else "normal")  # fmt: skip
+        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+        axes.set_yticks(range(len(names)), names)
+        axes.set(xlim=(-0.5, len(names) - 1.5), ylim=(len(names) - 0.5, 0.5))
+        return figure
+
+    return [
+        Section(
+            "Do the judges agree?",
+            agreement_words(found),
+            [Table(f"{prefix}agreement", "Rank correlation of two judges over the measures, with 95 % intervals over "
+                   "texts", ("judges", "correlation", "measures"), cells)],
+            [drawn(prefix, "agreement", "Rank correlation of every two judges over the measures; bold: surely not 0.",
+                   draw)],
+        )
+    ]  # fmt: skip
+
+
+def agreement_words(found: Rows) -> list[str]:
+    """Return whether judges agree, in words: with masking curves first, where the run has them."""
+    said = [
+        "Every judge ranks the measures; two that rank them alike have a correlation near 1. Bold numbers are surely "
+        "not 0, over texts. All is about these measures on this model."
+    ]
+    with_masking = [row for row in found if row["detail"].startswith("masking")]
+    for words_, chosen in (
+        ("With the masking curves agree", [row for row in with_masking if row["low"] > CLOSE]),
+        ("Against them stand", [row for row in with_masking if row["high"] < FAR_APART]),
+    ):
+        if chosen:
+            others = ", ".join(f"{row['detail'].split(' | ')[1]} ({row['value']:+.2f})" for row in chosen)
+            said.append(f"{words_} {others}.")
+    opposed = [row for row in found if row["high"] < 0]
+    said.append(
+        f"{len(opposed)} of {len(found)} pairs surely contradict each other: no judge stands for all of them."
+        if opposed
+        else f"None of {len(found)} pairs surely contradict each other."
+    )
+    return said

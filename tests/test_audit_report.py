@@ -1,0 +1,110 @@
+"""What a report says of other judges: made of result rows alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from faithmeter.reports.audit import audit_sections
+from faithmeter.results import Result
+
+MEASURES = ("ig-signed", "grad-l2", "loo-signed", "random")
+BLOCKS = ("head", "layer 2", "layer 1", "embeddings")
+
+
+def row(kind, measure, value, detail=None):
+    return Result(
+        f"audit_{kind}", value, "share", "test", None, 50, measure, value - 0.05, value + 0.05, "observations",
+        detail=detail,
+    )  # fmt: skip
+
+
+def agreement(first, second, value, low, high):
+    return replace(row("agreement", None, value, f"{first} | {second}"), low=low, high=high, n=8)
+
+
+def rows(outside=0.02):
+    found = [Result("audit_known-token_accuracy", 0.996, "accuracy", "test", None, 100)]
+    for place, name in enumerate(MEASURES):
+        worth = 0.8 - 0.2 * place
+        for kind in ("comprehensiveness", "sufficiency", "norm_comprehensiveness", "norm_sufficiency"):
+            found.append(row(f"erasure_{kind}", name, worth))
+        found += [row(f"erasure_{kind}_outside", name, outside) for kind in ("comprehensiveness", "sufficiency")]
+        for kind in ("overlap", "mean_rank", "average_precision", "precision_at_truth"):
+            found += [row(f"known-token_{kind}", name, worth), row(f"plausibility_{kind}", name, worth)]
+        found += [row("sparsity_held", name, share / 100 + 0.05, f"{share} %") for share in range(10, 100, 10)]
+        if name != "random":
+            found += [
+                row(f"randomisation_{way}", name, 0.9 - 0.2 * place, block)
+                for way in ("cascading", "independent")
+                for block in BLOCKS
+            ]
+            found += [
+                row(f"adversarial_{kind}", name, 0.3 + 0.1 * place, way)
+                for kind in ("rank_change", "random_rank_change", "top_k_sum_change", "probability_change")
+                for way in ("constrained", "unconstrained")
+            ]
+    found.append(agreement("masking: ACU", "erasure: comprehensiveness", 0.9, 0.7, 1.0))
+    found.append(agreement("masking: ACU", "plausibility: average precision", -0.8, -1.0, -0.6))
+    found.append(agreement("erasure: comprehensiveness", "plausibility: average precision", 0.1, -0.5, 0.6))
+    return [one.as_row() for one in found]
+
+
+def section(title, of=None):
+    return next(one for one in audit_sections(of or rows()) if one.title == title)
+
+
+def test_every_judge_that_has_judged_has_a_section_and_no_other():
+    assert [one.title for one in audit_sections(rows())] == [
+        "Sufficiency and comprehensiveness", "A known token", "What people marked", "Fresh weights",
+        "Attacked explanations", "How short the explanations are", "Do the judges agree?",
+    ]  # fmt: skip
+    assert audit_sections([]) == []
+    assert all(one.words for one in audit_sections(rows()))
+
+
+def test_each_judge_says_what_it_cannot_show():
+    for one in audit_sections(rows())[:5]:
+        assert "cannot" in " ".join(one.words)
+
+
+def test_tables_have_a_line_a_measure_the_best_first():
+    (table,) = section("Sufficiency and comprehensiveness").tables
+    assert [line[0] for line in table.rows] == list(MEASURES)
+    assert table.rows[0][1] == "0.80 (0.75–0.85)"
+    (attacked,) = section("Attacked explanations").tables
+    assert [line[0] for line in attacked.rows] == ["ig-signed", "grad-l2", "loo-signed"]  # the fewest changes first
+
+
+def test_masked_texts_out_of_distribution_are_marked_and_unchecked_ones_too():
+    assert section("Sufficiency and comprehensiveness").cautions == []
+    marked = section("Sufficiency and comprehensiveness", rows(outside=0.4)).cautions
+    assert len(marked) == 2
+    assert "40 %" in marked[0]
+    unchecked = [one for one in rows() if not one["kind"].endswith("_outside")]
+    assert "not checked" in section("Sufficiency and comprehensiveness", unchecked).cautions[0]
+
+
+def test_sparsity_is_shown_once():
+    measured = [*rows(), Result("sparsity", 0.5, "share", "test", 0.5, 50, "grad-l2").as_row()]
+    assert "How short the explanations are" not in [one.title for one in audit_sections(measured)]
+
+
+def test_the_verdict_on_agreement_names_who_is_with_the_masking_curves_and_who_is_against():
+    said = " ".join(section("Do the judges agree?").words)
+    assert "agree erasure: comprehensiveness (+0.90)" in said
+    assert "stand plausibility: average precision (-0.80)" in said
+    assert "1 of 3 pairs surely contradict" in said
+
+
+@pytest.mark.parametrize("title", ["Fresh weights", "Do the judges agree?", "A known token"])
+def test_figures_show_what_was_found(title):
+    (figure,) = section(title).figures
+    axes = figure.figure.axes
+    if title == "Fresh weights":
+        assert [label.get_text() for label in axes[0].get_xticklabels()] == list(BLOCKS)
+        np.testing.assert_allclose(axes[0].lines[0].get_ydata(), 0.9)
+    elif title == "A known token":
+        assert [label.get_text() for label in axes[0].get_yticklabels()] == list(reversed(MEASURES))
+    else:
+        assert {text.get_text() for text in axes[0].texts} == {"+.9", "-.8", "+.1"}

@@ -1,0 +1,169 @@
+"""The audit: every judge on a small trained run, resumable, and whether they agree."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from conftest import sentiment_rows
+
+from faithmeter import (
+    AuditOptions,
+    DataSpec,
+    InputError,
+    MeasureOptions,
+    Run,
+    TrainingOptions,
+    audit,
+    check,
+    measure,
+    train,
+)
+from faithmeter import report as write_report
+from faithmeter.jobs import auditing, pool
+from faithmeter.jobs.auditing import read_judgements
+from faithmeter.results import find, rows_of
+
+MEASURES = ("grad-l2", "x-grad-signed", "x-grad-abs", "loo-signed", "attention")
+CHEAP = AuditOptions(("erasure",), MEASURES, rows=12)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    rows = sentiment_rows(400)
+    for row in rows:  # the words that tell the label are also what people marked
+        row["reason"] = [int(word in ("good", "bad")) for word in row["text"].split()]
+    (folder / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = TrainingOptions(epochs=6, curriculum=False, learning_rate=2e-3, batch_size=16)
+    train(folder / "run", DataSpec(data=str(folder / "reviews.jsonl")), "small", options)
+    check(folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return Run(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def audited(trained, tmp_path_factory):
+    path = shutil.copytree(trained, tmp_path_factory.mktemp("audited") / "run")
+    measure(path, MeasureOptions(measures=MEASURES, rows=20, random_runs=2))
+    return audit(path, AuditOptions(measures=MEASURES, rows=12, rationales="reason", adversary_steps=15))
+
+
+def test_every_judge_judges_every_measure_that_it_can(audited):
+    rows = audited.results
+    for kind, judged in {
+        "audit_erasure_sufficiency": {*MEASURES, "random"},
+        "audit_sparsity_held": {*MEASURES, "random"},
+        "audit_known-token_overlap": {*MEASURES, "random"},
+        "audit_plausibility_average_precision": {*MEASURES, "random"},
+        "audit_randomisation_cascading": set(MEASURES),
+        "audit_adversarial_rank_change": {"grad-l2", "x-grad-signed", "x-grad-abs"},
+    }.items():
+        found = rows_of(rows, kind)
+        assert {row["measure"] for row in found} >= judged, kind
+        assert all(row["n"] <= 12 and row["over"] == "observations" for row in found)
+    assert find(rows, "audit_known-token_accuracy")["value"] > 0.9
+
+
+def test_a_faithful_measure_wins_by_the_judges_that_know_the_answer(audited):
+    rows = audited.results
+    for judge in ("known-token_overlap", "plausibility_average_precision", "erasure_comprehensiveness"):
+        found, chance = (find(rows, f"audit_{judge}", name)["value"] for name in ("loo-signed", "random"))
+        assert found > chance + 0.1, judge
+
+
+def test_the_judges_are_compared_with_each_other_and_with_the_masking_curves(audited):
+    pairs = {row["detail"]: row for row in rows_of(audited.results, "audit_agreement")}
+    assert "masking: ACU | erasure: comprehensiveness" in pairs
+    assert all(row["n"] >= 4 and -1 <= row["low"] <= row["high"] <= 1 for row in pairs.values())
+
+
+def test_the_report_has_a_section_for_each_judge(audited, tmp_path):
+    files = write_report([audited.path], tmp_path / "report", formats=("html", "csv"), examples=False)
+    page = files[0].read_text()
+    for title in ("Sufficiency and comprehensiveness", "A known token", "Fresh weights", "Do the judges agree?"):
+        assert title in page
+    assert {"erasure.csv", "agreement.csv"} <= {file.name for file in files}
+
+
+def test_an_audit_that_was_stopped_goes_on_and_ends_in_the_same_rows(run, tmp_path, monkeypatch):
+    other = Run(shutil.copytree(run.path, tmp_path / "other"))
+    monkeypatch.setattr(auditing, "TOKENS_AT_ONCE", 32)
+    whole = audit(other.path, CHEAP).results
+    done = []
+    write = auditing.write_bytes
+
+    def failing(path, content):
+        if len(done) == 5:
+            raise OSError("stopped")
+        done.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(auditing, "write_bytes", failing)
+    with pytest.raises(OSError, match="stopped"):
+        audit(run.path, CHEAP)
+    monkeypatch.setattr(auditing, "write_bytes", write)
+    times = {path: path.stat().st_mtime_ns for path in done}
+    assert audit(run.path, CHEAP).results == whole
+    assert {path: path.stat().st_mtime_ns for path in done} == times
+
+
+def test_rows_do_not_depend_on_how_the_work_is_cut(run, tmp_path, monkeypatch):
+    other = Run(shutil.copytree(run.path, tmp_path / "other"))
+    whole = audit(run.path, CHEAP)
+    monkeypatch.setattr(auditing, "TOKENS_AT_ONCE", 16)
+    cut = audit(other.path, CHEAP)
+    for name, columns in read_judgements(whole, "erasure").items():
+        for column, values in columns.items():
+            np.testing.assert_allclose(read_judgements(cut, "erasure")[name][column], values, atol=1e-5)
+
+
+def test_other_settings_are_not_mixed_and_a_judge_can_be_added(run):
+    audit(run.path, CHEAP)
+    with pytest.raises(InputError, match="another rows"):
+        audit(run.path, AuditOptions(("erasure",), MEASURES, rows=5))
+    audit(run.path, AuditOptions(("sparsity",), MEASURES, rows=5))
+    kinds = {row["kind"] for row in run.results}
+    assert {"audit_erasure_sufficiency", "audit_sparsity_held", "performance"} <= kinds
+
+
+def test_texts_in_which_nothing_is_marked_are_not_judged(run):
+    audit(run.path, AuditOptions(("plausibility",), ("loo-signed",), rows=10_000, rationales="reason"))
+    table = pyarrow.parquet.read_table(run.judgements / "plausibility" / "loo-signed" / "00000.parquet")
+    assert not np.isnan(table["average_precision"].to_numpy()).any()
+
+
+def test_bad_names_are_refused_with_what_there_is(run):
+    with pytest.raises(InputError, match=r"no judge 'erasur'.*erasure"):
+        AuditOptions(("erasur",))
+    with pytest.raises(InputError, match="end or anywhere"):
+        AuditOptions(place="middle")
+    with pytest.raises(InputError, match="--rationales COLUMN"):
+        audit(run.path, AuditOptions(("plausibility",), ("grad-l2",)))
+    with pytest.raises(InputError, match="'nothing'"):
+        audit(run.path, AuditOptions(("plausibility",), ("grad-l2",), rationales="nothing"))
+
+
+def test_several_audited_runs_are_pooled(run, tmp_path):
+    other = Run(shutil.copytree(run.path, tmp_path / "other"))
+    for one in (run, other):
+        measure(one.path, MeasureOptions(measures=("grad-l2", "loo-signed"), rows=8, random_runs=1))
+        audit(one.path, AuditOptions(("randomisation",), ("grad-l2", "loo-signed"), rows=3))
+    pooled = rows_of(pool([run, other]), "audit_randomisation_cascading", "grad-l2")
+    assert len(pooled) == len(rows_of(run.results, "audit_randomisation_cascading", "grad-l2")) > 2
+    assert {row["over"] for row in pooled} == {"seeds"}
+
+
+def test_the_command_prints_tables_and_what_they_can_show(faithmeter, run):
+    code, printed = faithmeter("audit", run.path, "--judges", "erasure", "--measures", "grad-l2", "--rows", 4)
+    assert code == 0
+    assert "Sufficiency and comprehensiveness" in printed
+    assert "grad-l2" in printed
+    assert "cannot" in printed
+    code, printed = faithmeter("audit", run.path, "--judges", "nobody")
+    assert (code, "There is no judge" in printed) == (2, True)
