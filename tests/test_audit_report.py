@@ -30,6 +30,8 @@ def rows(outside=0.02):
         for kind in ("comprehensiveness", "sufficiency", "norm_comprehensiveness", "norm_sufficiency"):
             found.append(row(f"erasure_{kind}", name, worth))
         found += [row(f"erasure_{kind}_outside", name, outside) for kind in ("comprehensiveness", "sufficiency")]
+        found += [row(f"fidelity_{kind}", name, 1 - worth) for kind in ("masked_until_flip", "never_flips")]
+        found += [row("fidelity_flip_outside", name, outside)]
         for kind in ("overlap", "mean_rank", "average_precision", "precision_at_truth"):
             found += [row(f"known-token_{kind}", name, worth), row(f"plausibility_{kind}", name, worth)]
         found += [row("sparsity_held", name, share / 100 + 0.05, f"{share} %") for share in range(10, 100, 10)]
@@ -56,7 +58,7 @@ def section(title, of=None):
 
 def test_every_judge_that_has_judged_has_a_section_and_no_other():
     assert [one.title for one in audit_sections(rows())] == [
-        "Sufficiency and comprehensiveness", "A known token", "What people marked", "Fresh weights",
+        "Sufficiency and comprehensiveness", "Tokens to flip", "A known token", "What people marked", "Fresh weights",
         "Attacked explanations", "How short the explanations are", "Do the judges agree?",
     ]  # fmt: skip
     assert audit_sections([]) == []
@@ -64,7 +66,7 @@ def test_every_judge_that_has_judged_has_a_section_and_no_other():
 
 
 def test_each_judge_says_what_it_cannot_show():
-    for one in audit_sections(rows())[:5]:
+    for one in audit_sections(rows())[:6]:
         assert "cannot" in " ".join(one.words)
 
 
@@ -81,8 +83,12 @@ def test_masked_texts_out_of_distribution_are_marked_and_unchecked_ones_too():
     marked = section("Sufficiency and comprehensiveness", rows(outside=0.4)).cautions
     assert len(marked) == 2
     assert "40 %" in marked[0]
+    (flips,) = section("Tokens to flip", rows(outside=0.4)).cautions
+    assert "40 %" in flips
+    assert section("Tokens to flip").cautions == []
     unchecked = [one for one in rows() if not one["kind"].endswith("_outside")]
     assert "not checked" in section("Sufficiency and comprehensiveness", unchecked).cautions[0]
+    assert "not checked" in section("Tokens to flip", unchecked).cautions[0]
 
 
 def test_sparsity_is_shown_once():

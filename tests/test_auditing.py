@@ -59,6 +59,7 @@ def test_every_judge_judges_every_measure_that_it_can(audited):
     for kind, judged in {
         "audit_erasure_sufficiency": {*MEASURES, "random"},
         "audit_sparsity_held": {*MEASURES, "random"},
+        "audit_fidelity_masked_until_flip": {*MEASURES, "random"},
         "audit_known-token_overlap": {*MEASURES, "random"},
         "audit_plausibility_average_precision": {*MEASURES, "random"},
         "audit_randomisation_cascading": set(MEASURES),

@@ -15,8 +15,8 @@ def audit(
     judges: Annotated[
         str | None,
         typer.Option(
-            help="erasure, sparsity, randomisation, adversarial, known-token, plausibility; several with commas.  "
-            "[default: all that can judge the run]"
+            help="erasure, fidelity, sparsity, randomisation, adversarial, known-token, plausibility; several with "
+            "commas.  [default: all that can judge the run]"
         ),
     ] = None,
     measures: Annotated[

@@ -15,6 +15,7 @@ from faithmeter.in_distribution import MaSF
 from faithmeter.judges import Columns
 from faithmeter.judges.adversarial import adversarial
 from faithmeter.judges.erasure import erasure
+from faithmeter.judges.fidelity import fidelity
 from faithmeter.judges.ground_truth import ground_truth
 from faithmeter.judges.randomisation import randomised, rank_correlation
 from faithmeter.judges.rationales import in_batch
@@ -76,6 +77,10 @@ def _erased(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
     return erasure(bench.classifier, batch, bench.explained(batch, measure), masf=bench.masf)
 
 
+def _flipped(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    return fidelity(bench.classifier, batch, bench.explained(batch, measure), masf=bench.masf)
+
+
 def _true(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
     return ground_truth(bench.explained(batch, measure), batch.maskable, bench.true_tokens(batch))
 
@@ -123,6 +128,7 @@ _TABLE = (
             "norm_sufficiency": True,
         },
     ),
+    Judge("fidelity", 200, _flipped, {"masked_until_flip": False}),
     Judge("sparsity", 200, _sparse, {}),
     # what explains by many passes would take hours on twice as many models as there are layers; random is of no model
     Judge(

@@ -12,17 +12,16 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch, packed
+from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
-from faithmeter.in_distribution.masf import LEVEL, MaSF
+from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges import Columns
+from faithmeter.judges.maskings import answers
 from faithmeter.judges.ranking import ranks
-from faithmeter.masking import STEPS
 
 RATIOS = (0.05, 0.10, 0.20, 0.50)
 NO_SCALE = 1e-4  # masking everything must cost at least this much probability, or there is nothing to normalise by
-MASKINGS_AT_ONCE = 512  # whose features are in memory: 20 MB for MiniLM, 80 MB for RoBERTa-base
 
 
 def tokens_of(ratio: float, maskable: int) -> int:
@@ -100,40 +99,9 @@ def _probabilities(
     keyed = torch.cat((which[:, None], variants.flatten(0, 1).long()), dim=1)
     distinct, where = torch.unique(keyed, dim=0, return_inverse=True)
     which, masked = distinct[:, 0], distinct[:, 1:].bool()
-    if masf is None:
-        here = classifier.device
-        logits, strange = classifier.logits_of_masks(batch.to(here), which.to(here), masked.to(here)).cpu(), None
-    else:
-        logits, strange = _logits_and_strange(classifier, batch, which, masked, masf)
+    logits, strange = answers(classifier, batch, which, masked, masf)
     where = where.cpu()
     by_variant = logits.softmax(dim=-1)[where].view(count, rows, -1)
     predicted = by_variant[0].argmax(dim=-1)
     found = by_variant.gather(2, predicted.expand(count, rows)[..., None])[..., 0]
     return found, None if strange is None else strange[where].view(count, rows)
-
-
-def _logits_and_strange(
-    classifier: Classifier, batch: Batch, which: Tensor, masked: Tensor, masf: MaSF
-) -> tuple[Tensor, Tensor]:
-    """Return the logits of maskings of rows, and whether each is out-of-distribution, from the same passes."""
-    logits = torch.zeros(len(which), classifier.model.config.num_labels)
-    strange = torch.zeros(len(which), dtype=torch.bool)
-    lengths, size = batch.attention_mask.sum(dim=1)[which], batch.maskable.sum(dim=1)[which]
-    share = (masked & batch.maskable[which]).sum(dim=1)
-    steps = (2 * STEPS * share + size) // (2 * size).clamp_min(1)  # the nearest tenth, a half rounded up
-    # step by step: the test looks up one reference a step, so maskings of one step are best tested together
-    for part in steps.argsort(stable=True).split(MASKINGS_AT_ONCE):
-        features: list[Tensor] = []
-        order: list[Tensor] = []
-        for index in packed(lengths[part], classifier.tokens_per_pass):
-            chosen = part[index]
-            taken = batch.take(which[chosen])
-            taken = taken.with_masked(masked[chosen, : taken.input_ids.shape[1]])
-            logits[chosen.cpu()], found = classifier.predict_with_features(taken)
-            features.append(found)
-            order.append(chosen)
-        done = torch.cat(order).cpu()
-        of_rows = batch.rows.cpu()[which.cpu()[done]]
-        outside = masf.p_values(torch.cat(features), lengths.cpu()[done], of_rows, steps.cpu()[done])[1]
-        strange[done] = outside <= LEVEL
-    return logits, strange

@@ -13,6 +13,7 @@ from faithmeter.results import Rows, find, number, rows_of
 
 KIND = "audit_"
 ERASURE, KNOWN, HUMAN = "audit_erasure_", "audit_known-token_", "audit_plausibility_"
+FLIPS = "audit_fidelity_"
 LAYERS, ATTACK, SHORT = "audit_randomisation_", "audit_adversarial_", "audit_sparsity_held"
 AGREEMENT = "audit_agreement"
 FAR_APART, CLOSE = -0.5, 0.5
@@ -31,7 +32,7 @@ class Shown:
 
 def audit_sections(rows: Rows, prefix: str = "") -> list[Section]:
     """Return a section for each judge that has judged, and one on whether they agree."""
-    makers = (_erasure, _known_token, _plausibility, _layers, _attacks, _sparsity, _agreement)
+    makers = (_erasure, _fidelity, _known_token, _plausibility, _layers, _attacks, _sparsity, _agreement)
     return [section for make in makers for section in make(rows, prefix)]
 
 
@@ -107,6 +108,45 @@ def _strange(rows: Rows) -> list[str]:
     if not rows_of(rows, f"{ERASURE}sufficiency_outside"):
         found.append("Whether these masked texts are in-distribution was not checked: `faithmeter check` does it.")
     return found
+
+
+def _fidelity(rows: Rows, prefix: str) -> list[Section]:
+    shown = [
+        Shown(f"{FLIPS}masked_until_flip", "tokens masked until the answer changes (low is good)"),
+        Shown(f"{FLIPS}never_flips", "texts whose answer never changes"),
+        Shown(f"{FLIPS}tokens_to_flip", "tokens masked where it changes"),
+        Shown(f"{FLIPS}flip_outside", "out-of-distribution at the change"),
+    ]
+    names = _measures(rows, shown[0], most_first=False)
+    if not names:
+        return []
+    strange = rows_of(rows, f"{FLIPS}flip_outside")
+    worst = max(strange, key=lambda row: row["value"], default=None)
+    cautions = []
+    if worst is None:
+        cautions.append("Whether these masked texts are in-distribution was not checked: `faithmeter check` does it.")
+    elif worst["low"] is not None and worst["low"] > LEVEL:
+        cautions.append(
+            f"Up to {100 * worst['value']:.0f} % of the texts are out-of-distribution where their answer changes "
+            f"({worst['measure']}; chance gives {100 * LEVEL:.0f} %): there the mask itself may have changed it."
+        )
+    return [
+        Section(
+            "Tokens to flip",
+            [
+                "Tokens are masked in the order of their importance until the model gives another answer. The fewer it "
+                "takes, the better the measure has found what the answer hangs on. A text that never changes counts as "
+                "masked whole.",
+                "It compares measures on one model. It cannot compare models, for a model that does not understand "
+                "masks changes its answer sooner, whatever is masked.",
+            ],
+            [_table(rows, names, shown if strange else shown[:3], f"{prefix}fidelity", "Masking until the answer "
+                    "changes")],
+            [drawn(prefix, "fidelity", "Share of tokens masked when the answer changes, and of texts where it never "
+                   "does; dashed: at random.", lambda: _forest(rows, names, shown[:2]))],
+            cautions=cautions,
+        )
+    ]  # fmt: skip
 
 
 def _known_token(rows: Rows, prefix: str) -> list[Section]:

@@ -1,0 +1,51 @@
+"""What a model answers to many maskings of texts, and which of the masked texts are strange to it."""
+
+import torch
+from torch import Tensor
+
+from faithmeter.batch import Batch, packed
+from faithmeter.classifier import Classifier
+from faithmeter.in_distribution.masf import LEVEL, MaSF
+from faithmeter.masking import STEPS
+
+MASKINGS_AT_ONCE = 512  # whose features are in memory: 20 MB for MiniLM, 80 MB for RoBERTa-base
+
+
+def answers(
+    classifier: Classifier, batch: Batch, which: Tensor, masked: Tensor, masf: MaSF | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the logits of row `which[i]` of the batch with `masked[i]` masked, and whether it is out-of-distribution.
+
+    None for the latter where there is no test to ask. All on the CPU.
+    """
+    if masf is not None:
+        return _with_features(classifier, batch, which, masked, masf)
+    here = classifier.device
+    return classifier.logits_of_masks(batch.to(here), which.to(here), masked.to(here)).cpu(), None
+
+
+def _with_features(
+    classifier: Classifier, batch: Batch, which: Tensor, masked: Tensor, masf: MaSF
+) -> tuple[Tensor, Tensor]:
+    """Return the logits of maskings of rows, and whether each is out-of-distribution, from the same passes."""
+    logits = torch.zeros(len(which), classifier.model.config.num_labels)
+    strange = torch.zeros(len(which), dtype=torch.bool)
+    lengths, size = batch.attention_mask.sum(dim=1)[which], batch.maskable.sum(dim=1)[which]
+    share = (masked & batch.maskable[which]).sum(dim=1)
+    steps = (2 * STEPS * share + size) // (2 * size).clamp_min(1)  # the nearest tenth, a half rounded up
+    # step by step: the test looks up one reference a step, so maskings of one step are best tested together
+    for part in steps.argsort(stable=True).split(MASKINGS_AT_ONCE):
+        features: list[Tensor] = []
+        order: list[Tensor] = []
+        for index in packed(lengths[part], classifier.tokens_per_pass):
+            chosen = part[index]
+            taken = batch.take(which[chosen])
+            taken = taken.with_masked(masked[chosen, : taken.input_ids.shape[1]])
+            logits[chosen.cpu()], found = classifier.predict_with_features(taken)
+            features.append(found)
+            order.append(chosen)
+        done = torch.cat(order).cpu()
+        of_rows = batch.rows.cpu()[which.cpu()[done]]
+        outside = masf.p_values(torch.cat(features), lengths.cpu()[done], of_rows, steps.cpu()[done])[1]
+        strange[done] = outside <= LEVEL
+    return logits, strange
