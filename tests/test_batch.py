@@ -70,3 +70,10 @@ def test_taking_rows_repeats_them_as_asked_and_cuts_the_padding_that_none_needs(
     assert taken.input_ids.shape == taken.maskable.shape == (3, 4)  # [CLS] good film [SEP]
     assert torch.equal(taken.input_ids, batch.input_ids[[2, 0, 2], :4])
     assert taken.attention_mask.sum(dim=1).tolist() == [3, 4, 3]
+
+
+def test_rows_about_one_growing_story_are_of_one_source(toy_classifier):
+    texts = ["a film", "a film was bad", "good", "the plot", "the plot", "the actor was it"]
+    assert toy_classifier.encode(texts).sources().tolist() == [0, 0, 1, 2, 2, 3]
+    assert toy_classifier.encode(["", "", "a"]).sources().tolist() == [0, 1, 2]
+    assert toy_classifier.encode(["a"], ["b"]).sources().tolist() == [0]

@@ -339,6 +339,31 @@ def test_the_verdict_says_in_words_what_may_be_trusted():
     assert verdict_on(masf, null_rows(500, 29, 40, shift=2), 5).words.startswith("Out-of-distribution: 100.0 %")
 
 
+def test_rows_of_one_source_calibrate_or_describe_together_and_others_as_ever():
+    """Five rows a story, almost the same: cut between rows, a new story looks atypical; cut between stories, not."""
+    generator = torch.Generator().manual_seed(0)
+
+    def stories(count):
+        story = torch.randn(count, 1, 1, 2, 32, generator=generator)
+        rows = story + 0.05 * torch.randn(count, 5, 1, 2, 32, generator=generator)
+        return rows.flatten(0, 1), torch.full((5 * count,), 10)
+
+    means, sources = [], torch.arange(40).repeat_interleave(5)
+    for seed in range(20):
+        (features, lengths), (new, new_lengths) = stories(40), stories(40)
+        for known in (None, sources):
+            masf = fit_calibrated([features], lengths, steps=1, seed=seed, sources=known)
+            means.append(float(masf.p_values(new, new_lengths, torch.arange(len(new)), 0)[0].mean()))
+    between_rows, between_stories = torch.tensor(means).reshape(20, 2).mean(dim=0).tolist()
+    # a mean p-value of 40 new stories against 20 calibrating ones has a spread of .29 * sqrt(1/40 + 1/20) = .08, so the
+    # mean of 20 of them one of .018: three of those either way
+    assert between_stories == pytest.approx(0.5, abs=0.054)
+    assert between_rows < 0.5 - 0.054
+    alone = fit_calibrated([features], lengths, steps=1, sources=torch.arange(200))
+    plain = fit_calibrated([features], lengths, steps=1)
+    assert torch.equal(alone.references[0][0].atypicality, plain.references[0][0].atypicality)
+
+
 # ------------------------------------------------------------------------------------------- features of a model
 
 

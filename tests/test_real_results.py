@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from faithmeter import DataSpec, MeasureOptions, Run, TrainingOptions, check, load_splits, measure, train
+from faithmeter.in_distribution import LEVEL, smallest_of
 from faithmeter.performance import performance
 from faithmeter.results import find
 
@@ -69,3 +70,12 @@ def test_the_in_distribution_test_holds_its_level_and_finds_what_is_strange(tmp_
     assert min(table["random words, power"][1:]) >= 95
     for name in ("plain model, power, verdict", "random words, power, verdict outside"):
         assert min(table[name][1:]) == 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_decoder_learns_its_mask_and_its_masked_texts_are_in_distribution(tmp_path, seed):
+    run = train(tmp_path / "run", DataSpec(task="babi-1"), "gpt2-small", TrainingOptions(seed=seed))
+    assert find(run.results, "performance", ratio=0.0)["value"] >= 0.95
+    verdicts = check(run.path)
+    assert smallest_of([verdict.anywhere.dataset_p_value for verdict in verdicts]) > LEVEL

@@ -3,6 +3,7 @@
 Ids are never overwritten: a token is masked by setting its boolean in `masked`.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,6 +92,20 @@ class Encoded:
     def maskable(self) -> Mask:
         """The tokens that importance measures rank and faithfulness metrics mask (flat)."""
         return self.sequence == TEXT
+
+    def sources(self) -> Ints:
+        """Return for each row the number of the story that it was made of.
+
+        Several questions about one growing story are rows that are not independent: a row belongs to the story of the
+        row before it if one of their texts begins with the other.
+        """
+        maskable, spans = self.maskable, itertools.pairwise(self.offsets.tolist())
+        texts = [self.ids[start:end][maskable[start:end]] for start, end in spans]
+        new = np.ones(len(texts), dtype=np.int64)
+        for row, (before, text) in enumerate(itertools.pairwise(texts), start=1):
+            common = min(len(before), len(text))
+            new[row] = common == 0 or not np.array_equal(before[:common], text[:common])
+        return np.cumsum(new) - 1
 
     def masked_by(self, mask_of: Callable[[int, Mask], Mask], mask_context: bool = False) -> "Encoded":
         """Return the split with `mask_of(row, its maskable tokens)` masked in every row."""

@@ -28,6 +28,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -243,7 +244,13 @@ def fit_paper(features: Tensor, *, seed: int = 0) -> MaSF:
 
 
 def fit_calibrated(
-    features: Iterable[Tensor], lengths: Tensor, *, steps: int = STEPS + 1, seed: int = 0, folder: Path | None = None
+    features: Iterable[Tensor],
+    lengths: Tensor,
+    *,
+    steps: int = STEPS + 1,
+    seed: int = 0,
+    sources: Tensor | None = None,
+    folder: Path | None = None,
 ) -> MaSF:
     """Fit the calibrated form on the (rows, L, 2, H) features of the same rows at each of the masking steps, in order.
 
@@ -251,11 +258,17 @@ def fit_calibrated(
     there and is read back as it is needed; without, the fitted halves of all steps stay in memory. A model that was
     not trained on masked text is given its unmasked rows only, which then are the reference for every ratio: against
     masked references random masking would pass by construction.
+
+    `sources` numbers the story that each row was made of, where several are made of one: the halves are cut between
+    stories. With siblings in the describing half a calibrating row looks more typical than a new one can, most of all
+    to a decoder, whose states of a common beginning are the same. By default every row is a source of its own.
     """
     if len(lengths) < 4:
         raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} rows: {ROWS_NEEDED} are needed.")
     edges = _length_edges(lengths)
-    order = torch.from_numpy(random_stream(seed, Purpose.REFERENCE_HALVES).permutation(len(lengths)))
+    sources = torch.arange(len(lengths)) if sources is None else sources
+    drawn_order = random_stream(seed, Purpose.REFERENCE_HALVES).permutation(int(sources.max()) + 1)
+    order = torch.from_numpy(np.argsort(np.argsort(drawn_order)[sources.numpy()], kind="stable"))
     groups = torch.bucketize(lengths, torch.tensor(edges, dtype=lengths.dtype), right=True)[order]
     halves = [_halves(order[groups == group]) for group in range(len(edges) + 1)]
     # each row is shown once more at a step drawn for it: what the model is at home with, whatever the ratio

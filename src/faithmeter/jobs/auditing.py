@@ -3,8 +3,9 @@
 Every judged batch is a file, so an audit that was stopped goes on where it was, and ends in the same rows.
 """
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -73,13 +74,14 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
     measures = [IMPORTANCE_MEASURES["random"], *_measures(options, classifier)]
     run.judgements.mkdir(exist_ok=True)
     with only_one(run.judgements):
+        plain = _as_it_is(run, options, classifier, reporter)
         for judge in _judges(run, options):
-            benches: Mapping[str, Callable[[], Bench]] = {
-                "known-token": lambda: _known_token(run, options, reporter),
-                "plausibility": lambda: _plausibility(run, options, classifier, reporter),
-            }
-            bench = benches.get(judge.name, lambda: _as_it_is(run, options, classifier, reporter))()
             _require_same_settings(run, judge, options)
+            bench = plain
+            if judge.name == "known-token":
+                bench = _known_token(run, options, reporter)
+            elif judge.name == "plausibility":
+                bench = _plausibility(run, options, plain)
             _judge_all(run, judge, bench, [one for one in measures if judge.fits(one)], options, reporter)
         _store(run)
     return run
@@ -89,7 +91,8 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
     if options.measures is not None:
         return distinct(options.measures, classifier)
     names = measures_of(classifier.model.config.model_type)
-    return [IMPORTANCE_MEASURES[name] for name in names if name != "beam"]  # beam takes as long as all the others
+    # beam search takes as long as all the others, and ensembles explain again what their members do
+    return [row for name in names if (row := IMPORTANCE_MEASURES[name]).family != "ensemble" and name != "beam"]
 
 
 def _judges(run: Run, options: AuditOptions) -> list[Judge]:
@@ -108,15 +111,14 @@ def _as_it_is(run: Run, options: AuditOptions, classifier: Classifier, reporter:
     return Bench(classifier, test, run.in_distribution_test(), options.seed, adversary_steps=options.adversary_steps)
 
 
-def _plausibility(run: Run, options: AuditOptions, classifier: Classifier, reporter: Reporter) -> Bench:
+def _plausibility(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     """Return the run's model and texts, with the tokens that people marked."""
     config = run.config
     marks = marks_of(config.data.resolved(), options.rationales)
-    run.data()  # refuses data that has changed
     test = load_splits(config.data, keep=marks.columns).test
     contexts = list(test["context"]) if "context" in test.column_names else None
-    truth = rationale_tokens(classifier, list(test["text"]), contexts, rationales_of(test, marks))
-    return Bench(classifier, encode(classifier, test, "test", reporter), None, options.seed, truth)
+    truth = rationale_tokens(plain.classifier, list(test["text"]), contexts, rationales_of(test, marks))
+    return dataclasses.replace(plain, truth=truth)
 
 
 def _known_token(run: Run, options: AuditOptions, reporter: Reporter) -> Bench:

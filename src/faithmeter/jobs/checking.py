@@ -105,7 +105,8 @@ def _fit(run: Run, classifier: Classifier, validation: Encoded, form: str, *, pl
     with reporter.bar("Fitting", len(steps) * len(validation)) as advance:
         features = step_features(classifier, validation, seed=seed, steps=steps, progress=advance)
         lengths = torch.from_numpy(validation.lengths)
-        return fit_calibrated(features, lengths, steps=len(steps), seed=seed, folder=folder)
+        sources = torch.from_numpy(validation.sources())
+        return fit_calibrated(features, lengths, steps=len(steps), seed=seed, sources=sources, folder=folder)
 
 
 def judge(

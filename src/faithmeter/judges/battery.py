@@ -1,7 +1,7 @@
 """The battery: one table of judges. To add one, write a function of (bench, batch, measure) and give it a row here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import torch
@@ -23,7 +23,10 @@ from faithmeter.masking import STEPS, Mask
 
 @dataclass(frozen=True)
 class Bench:
-    """What a judge works on: a model, texts, and where it is known the (flat) tokens that matter in them."""
+    """What a judge works on: a model, texts, and where it is known the (flat) tokens that matter in them.
+
+    `known` are explanations that one judge has asked for and another may ask for again.
+    """
 
     classifier: Classifier
     test: Encoded
@@ -31,6 +34,7 @@ class Bench:
     seed: int
     truth: Mask | None = None
     adversary_steps: int = 500
+    known: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
 
     def predicted(self, batch: Batch) -> Tensor:
         """Return the class that the model gives each text as it is: the one that is explained."""
@@ -40,7 +44,10 @@ class Bench:
 
     def explained(self, batch: Batch, measure: ImportanceMeasure) -> Tensor:
         """Return the importance of each token for the predicted class."""
-        return measure.explain(self.classifier, batch, self.predicted(batch), self.seed)
+        which = measure.name, tuple(batch.rows.tolist())
+        if which not in self.known:
+            self.known[which] = measure.explain(self.classifier, batch, self.predicted(batch), self.seed)
+        return self.known[which]
 
     def true_tokens(self, batch: Batch) -> Tensor:
         """Return which tokens of a batch matter, (rows, tokens)."""
@@ -79,8 +86,7 @@ def _sparse(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
 
 
 def _randomised(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
-    targets = bench.predicted(batch)
-    before = measure.explain(bench.classifier, batch, targets, bench.seed)
+    targets, before = bench.predicted(batch), bench.explained(batch, measure)
     columns: Columns = {}
     for way in ("cascading", "independent"):
         for block, changed in randomised(bench.classifier, cascading=way == "cascading", seed=bench.seed):
