@@ -21,7 +21,7 @@ from faithmeter.data import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import new_folder, only_one, write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, measures_of
-from faithmeter.jobs.measuring import distinct
+from faithmeter.jobs.measuring import WORTH_SAYING, distinct, duration, seconds_per_token
 from faithmeter.jobs.summarising import parquet
 from faithmeter.jobs.training import encode, fresh_classifier, training_defaults
 from faithmeter.judges import Columns
@@ -76,12 +76,14 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
     with only_one(run.judgements):
         plain = _as_it_is(run, options, classifier, reporter)
         for judge in _judges(run, options):
-            _require_same_settings(run, judge, options)
+            settings = _same_settings(run, judge, options)
             bench = plain
             if judge.name == "known-token":
                 bench = _known_token(run, options, reporter)
             elif judge.name == "plausibility":
                 bench = _plausibility(run, options, plain)
+            (run.judgements / judge.name).mkdir(exist_ok=True)
+            write_json(run.judgements / judge.name / "settings.json", settings)
             _judge_all(run, judge, bench, [one for one in measures if judge.fits(one)], options, reporter)
         _store(run)
     return run
@@ -169,8 +171,8 @@ def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporte
 # ------------------------------------------------------------------------------------------------- judging
 
 
-def _require_same_settings(run: Run, judge: Judge, options: AuditOptions) -> None:
-    """Refuse to mix judgements of other settings or other weights with those that are stored."""
+def _same_settings(run: Run, judge: Judge, options: AuditOptions) -> dict[str, Any]:
+    """Return what a judge works with; refuse to mix that with stored judgements of other settings or weights."""
     folder = run.judgements / judge.name
     settings: dict[str, Any] = {
         "rows": options.rows or judge.rows,
@@ -191,8 +193,7 @@ def _require_same_settings(run: Run, judge: Judge, options: AuditOptions) -> Non
                 f"{folder} holds judgements with another {' and '.join(differing)}, which do not compare with these. "
                 f"Use the same settings ({stored}), or remove {folder} first."
             )
-    folder.mkdir(exist_ok=True)
-    write_json(file, settings)
+    return settings
 
 
 def _judge_all(
@@ -205,6 +206,11 @@ def _judge_all(
 ) -> None:
     """Judge the measures on the judge's rows, leaving out the batches that are done."""
     rows = _rows(bench, options.rows or judge.rows, options.seed)
+    seconds = _estimated_seconds(judge, bench, measures, rows)
+    if seconds > WORTH_SAYING and not any((run.judgements / judge.name / one.name).is_dir() for one in measures):
+        reporter.note(
+            f"{judge.name}, {len(measures)} measures on {len(rows)} texts, will take about {duration(seconds)}."
+        )
     with reporter.bar(judge.name, len(rows) * len(measures)) as advance:
         for one in measures:
             for number, batch in enumerate(bench.test.batches(TOKENS_AT_ONCE, rows)):
@@ -214,6 +220,17 @@ def _judge_all(
                     columns = judge.judge(bench, batch, one)
                     write_bytes(shard, parquet(pyarrow.table({"row": batch.rows.numpy(), **columns})))
                 advance(len(batch))
+
+
+def _estimated_seconds(judge: Judge, bench: Bench, measures: Sequence[ImportanceMeasure], rows: Ints) -> float:
+    """Return about how long a judge will take; measures of which nothing is known count for nothing."""
+    pace, total = seconds_per_token(bench.classifier, bench.test), 0.0
+    for row in rows.tolist():
+        part = slice(bench.test.offsets[row], bench.test.offsets[row + 1])
+        tokens = int(bench.test.maskable[part].sum())
+        passes = sum(judge.passes(bench, one.passes(tokens)) for one in measures if one.passes is not None)
+        total += passes * int(bench.test.lengths[row])
+    return total * pace
 
 
 def _rows(bench: Bench, count: int, seed: int) -> Ints:

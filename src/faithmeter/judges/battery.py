@@ -13,11 +13,11 @@ from faithmeter.faithfulness.curves import held_by_the_most_important
 from faithmeter.importance import ImportanceMeasure
 from faithmeter.in_distribution import MaSF
 from faithmeter.judges import Columns
-from faithmeter.judges.adversarial import adversarial
+from faithmeter.judges.adversarial import INTEGRATED_POINTS, adversarial
 from faithmeter.judges.erasure import erasure
 from faithmeter.judges.fidelity import fidelity
 from faithmeter.judges.ground_truth import ground_truth
-from faithmeter.judges.randomisation import randomised, rank_correlation
+from faithmeter.judges.randomisation import blocks, randomised, rank_correlation
 from faithmeter.judges.rationales import in_batch
 from faithmeter.masking import STEPS, Mask
 
@@ -63,7 +63,8 @@ class Judge:
     `judge(bench, batch, measure)` returns columns, one value a text; a name such as `cascading@layer 2` says after the
     @ which of several like numbers it is. `rows` is how many texts are judged unless somebody says otherwise; `fits`
     says of a measure whether it can be judged so. `scores` are the columns by which measures can be ranked, and
-    whether more is better.
+    whether more is better. `passes(bench, n)` is about how many times a text goes through the model for a measure that
+    explains it in n passes, to foretell the time.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Judge:
     judge: Callable[[Bench, Batch, ImportanceMeasure], Columns]
     scores: Mapping[str, bool]
     fits: Callable[[ImportanceMeasure], bool] = lambda _: True
+    passes: Callable[[Bench, float], float] = lambda _, explaining: explaining + 10
 
 
 def _erased(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
@@ -137,8 +139,17 @@ _TABLE = (
         _randomised,
         {"cascading": False, "independent": False},
         lambda one: one.family in ("gradient", "attention") or one.name in ("loo-signed", "loo-abs"),
+        lambda bench, explaining: (2 * len(blocks(bench.classifier.model)) + 1) * explaining,
     ),
-    Judge("adversarial", 20, _attacked, {"rank_change": False}, lambda one: one.differentiable),
+    Judge(
+        "adversarial",
+        20,
+        _attacked,
+        {"rank_change": False},
+        lambda one: one.differentiable,
+        # two searches, and the gradient of a gradient at each of their steps; long ones follow fewer points
+        lambda bench, explaining: 2 * bench.adversary_steps * 3 * min(explaining, 3 * INTEGRATED_POINTS),
+    ),
     Judge("known-token", 200, _true, _TRUTH),
     Judge("plausibility", 200, _true, {"average_precision": True}),
 )
