@@ -8,7 +8,6 @@ from importance.reference import TARGETS, alone, example_batch, strong_classifie
 from faithmeter.errors import InputError
 from faithmeter.from_scratch import bilstm_classifier
 from faithmeter.importance import IMPORTANCE_MEASURES
-from faithmeter.importance.attention import attention_rollout
 from faithmeter.importance.ensemble import ensemble
 
 SHAPES = pytest.mark.parametrize(
@@ -45,11 +44,12 @@ FORMULAS = {
     ("attention", "t5"): lambda layers: layers[-1].mean(dim=(0, 1)),
     "attention-average": lambda layers: layers.mean(dim=(0, 1, 2)),
     "attention-rollout": rollout,
+    "attention-rollout-residual": lambda layers: rollout(layers, residual=True),
 }
 
 
 @SHAPES
-@pytest.mark.parametrize("name", ["attention", "attention-average", "attention-rollout"])
+@pytest.mark.parametrize("name", ["attention", "attention-average", "attention-rollout", "attention-rollout-residual"])
 def test_attention_measures_are_their_formulas_on_every_shape_alone_and_padded(architecture, name):
     classifier = strong_classifier(architecture)
     batch = example_batch(classifier, pairs=True, masked=True)
@@ -58,16 +58,6 @@ def test_attention_measures_are_their_formulas_on_every_shape_alone_and_padded(a
         one = alone(batch, row)
         formula = FORMULAS.get((name, architecture), FORMULAS[name])
         expected = formula(attentions_of(classifier, one)).masked_fill(~one.maskable[0], 0.0)
-        torch.testing.assert_close(found[row, : len(expected)], expected, atol=1e-5, rtol=1e-5)
-
-
-def test_rollout_with_the_residual_counts_what_passes_a_layer_by():
-    classifier = strong_classifier("bert")
-    batch = example_batch(classifier)
-    found = attention_rollout(classifier, batch, TARGETS, 0, residual=True)
-    for row in range(len(batch)):
-        one = alone(batch, row)
-        expected = rollout(attentions_of(classifier, one), residual=True).masked_fill(~one.maskable[0], 0.0)
         torch.testing.assert_close(found[row, : len(expected)], expected, atol=1e-5, rtol=1e-5)
 
 

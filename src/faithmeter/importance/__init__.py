@@ -151,6 +151,17 @@ _TABLE = (
         not_for=BILSTM_TYPE,
         at=attention_rollout_at,
     ),
+    ImportanceMeasure(
+        "attention-rollout-residual",
+        "attention",
+        False,
+        True,
+        True,
+        partial(attention_rollout, residual=True),
+        lambda _: 1,
+        not_for=BILSTM_TYPE,
+        at=partial(attention_rollout_at, residual=True),
+    ),
     ImportanceMeasure("deep-lift", "gradient", True, True, True, deep_lift, lambda _: 5, at=deep_lift_at),
     ImportanceMeasure(
         "ensemble-top3",

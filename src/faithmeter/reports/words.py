@@ -60,6 +60,7 @@ MEASURES = {
     "scaled-attention": "That, times the gradient of the class's score by it.",
     "attention-average": "How much all layers look at the token, on average.",
     "attention-rollout": "What all layers look at, followed through the model.",
+    "attention-rollout-residual": "What all layers look at, and what passes them by, followed through the model.",
     "ensemble-top3": "The mean of LIME, KernelSHAP and integrated gradients.",
     "ensemble-all": "The mean of seven measures.",
 }
