@@ -51,7 +51,10 @@ def run(trained, tmp_path):
 def audited(trained, tmp_path_factory):
     path = shutil.copytree(trained, tmp_path_factory.mktemp("audited") / "run")
     measure(path, MeasureOptions(measures=MEASURES, rows=20, random_runs=2))
-    return audit(path, AuditOptions(measures=MEASURES, rows=12, rationales="reason", adversary_steps=15))
+    audit(path, AuditOptions(measures=MEASURES, rows=12, rationales="reason"))
+    dear = AuditOptions(("adversarial",), measures=MEASURES, rows=12, adversary_steps=15)
+    assert not (path / "audit" / "adversarial").exists()  # only where it is named
+    return audit(path, dear)
 
 
 def test_every_judge_judges_every_measure_that_it_can(audited):

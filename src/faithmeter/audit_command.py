@@ -16,7 +16,7 @@ def audit(
         str | None,
         typer.Option(
             help="erasure, fidelity, sparsity, randomisation, adversarial, known-token, plausibility; several with "
-            "commas.  [default: all that can judge the run]"
+            "commas.  [default: all that can but adversarial]"
         ),
     ] = None,
     measures: Annotated[

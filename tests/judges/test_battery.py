@@ -76,7 +76,8 @@ def test_the_battery_runs_on_trained_models_of_two_architectures_and_knows_chanc
     assert find(run.results, "performance", ratio=0.0)["value"] > 0.95
     check(run.path)
     measures = ("grad-l2", "x-grad-signed", "ig-signed", "loo-signed", "lime", "kernel-shap", "attention", "deep-lift")
-    found = audit(run.path, AuditOptions(measures=measures, rows=20, rationales="reason", adversary_steps=40)).results
+    options = AuditOptions(tuple(JUDGES), measures, rows=20, rationales="reason", adversary_steps=40)
+    found = audit(run.path, options).results
     for kind, sign in {
         "known-token_overlap": 1,
         "plausibility_average_precision": 1,

@@ -45,7 +45,7 @@ KIND = "audit_"
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """What to judge, and by whom; nothing named means every judge that can, and every measure that is not dear.
+    """What to judge, and by whom; nothing named means every judge and every measure that can and is not dear.
 
     `rows` are test rows, drawn at random; each judge has a number of its own. `place` is where the known token goes;
     `rationales` the column with what people marked as the reason; `adversary_steps` how long explanations are attacked.
@@ -98,11 +98,12 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
 
 
 def _judges(run: Run, options: AuditOptions) -> list[Judge]:
-    """Return the judges that were named, or all; of human reasons only where there are any."""
+    """Return the judges that were named, or all but the dear one; of human reasons only where there are any."""
     if options.judges is not None:
         return [JUDGES[name] for name in options.judges]
     there = options.rationales is not None or run.config.data.resolved().name in TASK_MARKS
-    return [judge for judge in JUDGES.values() if judge.name != "plausibility" or there]
+    left_out = ("adversarial",) if there else ("adversarial", "plausibility")  # hours, where the others take minutes
+    return [judge for judge in JUDGES.values() if judge.name not in left_out]
 
 
 # ------------------------------------------------------------------------------------------------- benches
