@@ -118,7 +118,7 @@ def print_table(table: "ReportTable") -> None:
     """Print a table of a report."""
     shown = Table(title=table.title, box=None)
     for place, column in enumerate(table.columns):
-        shown.add_column(column, justify="right" if place else "left")
+        shown.add_column(column, justify="right" if place else "left", overflow="fold")
     for row in table.rows:
         shown.add_row(*row)
     console.print(shown)

@@ -62,9 +62,9 @@ class Judge:
 
     `judge(bench, batch, measure)` returns columns, one value a text; a name such as `cascading@layer 2` says after the
     @ which of several like numbers it is. `rows` is how many texts are judged unless somebody says otherwise; `fits`
-    says of a measure whether it can be judged so. `scores` are the columns by which measures can be ranked, and
-    whether more is better. `passes(bench, n)` is about how many times a text goes through the model for a measure that
-    explains it in n passes, to foretell the time.
+    says of a measure whether it can be judged so. `scores` are the columns by which measures are ranked when judges are
+    compared, and whether more is better: one for each thing it says, not for each way to say it. `passes(bench, n)` is
+    about how many times a text goes through the model for a measure that explains it in n passes, to foretell the time.
     """
 
     name: str
@@ -117,21 +117,10 @@ def _attacked(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns
     return columns
 
 
-_TRUTH = {"overlap": True, "mean_rank": False, "average_precision": True}
 _TABLE = (
-    Judge(
-        "erasure",
-        200,
-        _erased,
-        {
-            "comprehensiveness": True,
-            "sufficiency": False,
-            "norm_comprehensiveness": True,
-            "norm_sufficiency": True,
-        },
-    ),
+    Judge("erasure", 200, _erased, {"comprehensiveness": True, "sufficiency": False}),
     Judge("fidelity", 200, _flipped, {"masked_until_flip": False}),
-    Judge("sparsity", 200, _sparse, {}),
+    Judge("sparsity", 200, _sparse, {}, passes=lambda _, explaining: explaining),
     # what explains by many passes would take hours on twice as many models as there are layers; random is of no model
     Judge(
         "randomisation",
@@ -150,7 +139,7 @@ _TABLE = (
         # two searches, and the gradient of a gradient at each of their steps; long ones follow fewer points
         lambda bench, explaining: 2 * bench.adversary_steps * 3 * min(explaining, 3 * INTEGRATED_POINTS),
     ),
-    Judge("known-token", 200, _true, _TRUTH),
+    Judge("known-token", 200, _true, {"mean_rank": False}),
     Judge("plausibility", 200, _true, {"average_precision": True}),
 )
 JUDGES: Mapping[str, Judge] = MappingProxyType({judge.name: judge for judge in _TABLE})
