@@ -103,6 +103,20 @@ def test_the_verdict_on_agreement_names_who_is_with_the_masking_curves_and_who_i
     assert "1 of 3 pairs surely contradict" in said
 
 
+def test_a_known_token_that_the_model_does_not_read_is_marked():
+    assert section("A known token").cautions == []
+    unread = [{**one, "value": 0.6} if one["kind"].endswith("_accuracy") else one for one in rows()]
+    assert "not sure" in section("A known token", unread).cautions[0]
+
+
+def test_the_share_that_is_surely_too_large_is_told_even_where_a_larger_one_is_not_sure():
+    found = rows(outside=0.4)
+    for one in found:
+        if one["kind"] == "audit_erasure_sufficiency_outside" and one["measure"] == "random":
+            one |= {"value": 0.9, "low": None, "high": None}
+    assert any("40 %" in line for line in section("Sufficiency and comprehensiveness", found).cautions)
+
+
 @pytest.mark.parametrize("title", ["Fresh weights", "Do the judges agree?", "A known token"])
 def test_figures_show_what_was_found(title):
     (figure,) = section(title).figures

@@ -1,5 +1,6 @@
 """The audit: every judge on a small trained run, resumable, and whether they agree."""
 
+import dataclasses
 import json
 import shutil
 
@@ -21,8 +22,11 @@ from faithmeter import (
     train,
 )
 from faithmeter import report as write_report
+from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs import auditing, pool
-from faithmeter.jobs.auditing import read_judgements
+from faithmeter.jobs.audit_summary import read_judgements
+from faithmeter.jobs.reporting import _commands, _repetitions
+from faithmeter.judges.known_token import known_token_splits
 from faithmeter.results import find, rows_of
 
 MEASURES = ("grad-l2", "x-grad-signed", "x-grad-abs", "loo-signed", "attention")
@@ -136,6 +140,74 @@ def test_other_settings_are_not_mixed_and_a_judge_can_be_added(run):
     assert {"audit_erasure_sufficiency", "audit_sparsity_held", "performance"} <= kinds
 
 
+def test_the_numbers_of_two_in_distribution_tests_are_not_mixed_and_other_judges_do_not_mind(run):
+    audit(run.path, AuditOptions(("erasure", "sparsity"), ("grad-l2",), rows=4))
+    check(run.path, rows=40)
+    with pytest.raises(InputError, match="another in_distribution"):
+        audit(run.path, AuditOptions(("erasure",), ("loo-signed",), rows=4))
+    audit(run.path, AuditOptions(("sparsity",), ("loo-signed",), rows=4))
+
+
+def test_a_known_token_model_that_was_begun_with_other_options_is_not_gone_on_with(run, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(auditing, "fine_tune", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        audit(run.path, AuditOptions(("known-token",), ("grad-l2",), rows=4))
+    with pytest.raises(InputError, match="another place"):
+        audit(run.path, AuditOptions(("known-token",), ("grad-l2",), rows=4, place="anywhere"))
+
+
+def test_changed_marks_are_not_mixed_with_what_was_judged_by_the_old_ones(run):
+    audit(run.path, AuditOptions(("plausibility",), ("grad-l2",), rows=4, rationales="reason"))
+    file = run.judgements / "plausibility" / "settings.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "marks": "others"}))
+    with pytest.raises(InputError, match="another marks"):
+        audit(run.path, AuditOptions(("plausibility",), ("loo-signed",), rows=4, rationales="reason"))
+
+
+def test_measures_that_no_judge_can_judge_or_that_bear_a_name_of_another_are_refused(run):
+    with pytest.raises(InputError, match="can be judged by adversarial"):
+        audit(run.path, AuditOptions(("adversarial",), ("loo-signed",)))
+    ours = dataclasses.replace(IMPORTANCE_MEASURES["loo-signed"], name="grad-l2")
+    with pytest.raises(InputError, match="name of another measure"):
+        audit(run.path, AuditOptions(("sparsity",), (ours,)))
+    for name in ("../up", "model"):
+        with pytest.raises(InputError, match="cannot be the name"):
+            audit(run.path, AuditOptions(("sparsity",), (dataclasses.replace(ours, name=name),)))
+
+
+def test_what_is_judged_is_kept_when_a_later_judge_fails(run, monkeypatch):
+    monkeypatch.setattr(auditing, "known_token_splits", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        audit(run.path, AuditOptions(("sparsity", "known-token"), ("grad-l2",), rows=4))
+    assert rows_of(run.results, "audit_sparsity_held", "grad-l2")
+
+
+def test_a_later_measurement_is_compared_with_what_was_judged_before(run):
+    audit(run.path, CHEAP)
+    assert not any("masking" in row["detail"] for row in rows_of(run.results, "audit_agreement"))
+    measure(run.path, MeasureOptions(measures=MEASURES, rows=8, random_runs=1))
+    assert any("masking" in row["detail"] for row in rows_of(run.results, "audit_agreement"))
+
+
+def test_texts_whose_word_was_cut_away_are_not_learnt_from(run):
+    given = run.data()
+    texts = [f"{'film ' * 600}{text}" if row % 2 else text for row, text in enumerate(given.test["text"])]
+    long = given.test.remove_columns("text").add_column("text", texts)
+    long = known_token_splits(dataclasses.replace(given, test=long), place="end", seed=0).test
+    kept = auditing._with_the_word(run.classifier(), long)
+    assert len(kept) == -(-len(long) // 2)
+    assert not kept.truncated
+
+
+def test_the_report_names_the_command_of_each_judge(audited):
+    commands = [line for line in _commands(audited) if line.startswith("faithmeter audit")]
+    assert len(commands) == 7
+    assert any("--judges known-token" in line and "--place end" in line for line in commands)
+
+
 def test_texts_in_which_nothing_is_marked_are_not_judged(run):
     audit(run.path, AuditOptions(("plausibility",), ("loo-signed",), rows=10_000, rationales="reason"))
     table = pyarrow.parquet.read_table(run.judgements / "plausibility" / "loo-signed" / "00000.parquet")
@@ -161,6 +233,19 @@ def test_several_audited_runs_are_pooled(run, tmp_path):
     pooled = rows_of(pool([run, other]), "audit_randomisation_cascading", "grad-l2")
     assert len(pooled) == len(rows_of(run.results, "audit_randomisation_cascading", "grad-l2")) > 2
     assert {row["over"] for row in pooled} == {"seeds"}
+
+
+def test_runs_that_were_audited_otherwise_are_not_pooled_in_a_report(run, tmp_path):
+    other = Run(shutil.copytree(run.path, tmp_path / "other"))
+    stored = json.loads((other.path / "config.json").read_text())
+    stored["training"]["seed"] = 1
+    (other.path / "config.json").write_text(json.dumps(stored))
+    audit(run.path, AuditOptions(("sparsity",), ("grad-l2",), rows=4))
+    audit(other.path, AuditOptions(("sparsity",), ("grad-l2",), rows=4))
+    assert len(_repetitions([run, other])) == 1
+    shutil.rmtree(other.judgements)
+    audit(other.path, AuditOptions(("sparsity",), ("grad-l2",), rows=5))
+    assert len(_repetitions([run, other])) == 2
 
 
 def test_the_command_prints_tables_and_what_they_can_show(faithmeter, run):

@@ -23,10 +23,11 @@ ROOMS = (
     "judges.rationales", "judges.known_token", "judges.randomisation", "judges.agreement", "judges.adversarial",
     "judges.battery", "explanation", "results", "run", "roar_run", "workers", "small_curve", "reports",
     "reports.figures", "reports.words", "reports.formats", "reports.parts", "reports.audit", "reports.content",
-    "reports.card", "reports.page", "reports.roar", "web", "web.desk", "web.app", "jobs.summarising", "jobs.training",
-    "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.auditing", "jobs.explaining", "jobs.reporting",
-    "jobs.roar_summary", "jobs.roaring", "jobs.synthetic", "jobs.scaling", "jobs.serving", "jobs", "__init__",
-    "printing", "command_options", "audit_command", "roar_command", "scale_command", "cli",
+    "reports.card", "reports.page", "reports.roar", "web", "web.desk", "web.app", "jobs.audit_summary",
+    "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.auditing",
+    "jobs.explaining", "jobs.reporting", "jobs.roar_summary", "jobs.roaring", "jobs.synthetic", "jobs.scaling",
+    "jobs.serving", "jobs", "__init__", "printing", "command_options", "audit_command", "roar_command", "scale_command",
+    "cli",
 )  # fmt: skip
 
 

@@ -96,7 +96,8 @@ class Splits:
 def load_splits(spec: DataSpec, *, keep: Sequence[str] = ()) -> Splits:
     """Load train, validation and test, check them, and say what was left out or made (`notes`).
 
-    `keep` names columns to leave beside text and label, such as human rationales; the first of them must be there.
+    `keep` names columns to leave beside text and label, such as human rationales; the first of them must be
+    there in what is tested on.
     """
     task = spec.resolved()
     raw, origin = _raw_splits(task, spec)
@@ -109,7 +110,8 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = ()) -> Splits:
             raise InputError(f"{origin}: the {part} split is empty, so there is nothing to learn from or to measure.")
         named = [{task.renames.get(key, key): value for key, value in row.items()} for row in rows]
         require_columns(named[0], needed, f"{origin} ({part})", own=spec.data is not None)
-        require_columns(named[0], keep[:1], f"{origin} ({part})")
+        if part == "test" or "test" not in raw:  # else it is cut from train
+            require_columns(named[0], keep[:1], f"{origin} ({part})")
         prepared = task.prepare(named, spec.seed) if task.prepare is not None else named
         kept = _labelled(prepared, task, part, origin, notes)
         tables[part] = [

@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     RANDOM_LAYERS = 14
     ADVERSARY = 15
     AUDITED_ROWS = 16
+    AGREEMENT = 17
     REFERENCE_MASKS = 31
     REFERENCE_HALVES = 32
     TIES = 33

@@ -87,7 +87,7 @@ class Run:
         if is_roar(self.path):
             raise InputError(f"{path} is a ROAR experiment, not a run: `faithmeter report {path}` shows it.")
         if "format" not in stored:
-            raise InputError(f"{path} is a model, not a run: name the data to judge it on with --data or --task.")
+            raise InputError(f"{path} is a model, not a run: `faithmeter check {path} --data FILE` makes one of it.")
 
     @classmethod
     def create(cls, path: str | Path, config: RunConfig) -> "Run":
@@ -137,6 +137,12 @@ class Run:
     def judgements(self) -> Path:
         """What `audit` keeps of each batch, a folder a judge."""
         return self.path / "audit"
+
+    @property
+    def judgement_settings(self) -> dict[str, dict[str, Any]]:
+        """What each judge worked with; empty where none did."""
+        files = sorted(self.judgements.glob("*/settings.json"))
+        return {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
 
     @property
     def weights(self) -> str:

@@ -6,7 +6,7 @@ from conftest import TOKENIZERS, random_classifier, sentiment_rows
 from faithmeter import InputError
 from faithmeter.classifier import Classifier
 from faithmeter.data import DataSpec, Splits, load_splits
-from faithmeter.judges.known_token import END, START, known_token_splits, truth_of
+from faithmeter.judges.known_token import END, START, _telling_words, known_token_splits, truth_of
 from faithmeter.tasks import TASKS
 
 
@@ -85,6 +85,11 @@ def test_words_can_be_chosen():
     assert made.test["text"][0].split()[-1] in made.labels
 
 
+@pytest.mark.parametrize("labels", [("+", "-", "0"), ("-1", "0", "1")])
+def test_names_that_make_no_words_of_their_own_are_numbered(labels):
+    assert _telling_words(labels, None) == ("class0", "class1", "class2")
+
+
 @pytest.mark.parametrize(
     ("labels", "words", "why"),
     [
@@ -92,7 +97,6 @@ def test_words_can_be_chosen():
         (("no", "yes"), ("left", ""), "empty"),
         (("no", "yes"), ("left", "on the right"), "more than one word"),
         (("no", "yes"), ("left",), "2 classes and 1"),
-        (("+", "-", "0"), None, "empty"),
     ],
 )
 def test_words_that_tell_nothing_are_refused(labels, words, why):

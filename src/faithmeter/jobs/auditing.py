@@ -4,43 +4,42 @@ Every judged batch is a file, so an audit that was stopped goes on where it was,
 """
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow
-import pyarrow.parquet
 
-from faithmeter.batch import Ints
+from faithmeter.batch import Encoded, Ints
 from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import new_folder, only_one, write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, measures_of
+from faithmeter.jobs.audit_summary import KNOWN_TOKEN, store_judgements
 from faithmeter.jobs.measuring import WORTH_SAYING, distinct, duration, seconds_per_token
 from faithmeter.jobs.summarising import parquet
 from faithmeter.jobs.training import encode, fresh_classifier, training_defaults
-from faithmeter.judges import Columns
-from faithmeter.judges.agreement import agreements
 from faithmeter.judges.battery import JUDGES, Bench, Judge
 from faithmeter.judges.known_token import PLACES, known_token_splits, truth_of
 from faithmeter.judges.rationales import TASK_MARKS, marks_of, rationale_tokens, rationales_of
-from faithmeter.masking import Purpose, random_stream
+from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.performance import performance
 from faithmeter.progress import Reporter, Silent
-from faithmeter.results import Result
+from faithmeter.reports.audit import SOLVED
 from faithmeter.run import Run
-from faithmeter.statistics import mean_interval
 from faithmeter.training import fine_tune
 
 TOKENS_AT_ONCE = 1024  # of text: what is lost when an audit is killed
 KNOWN_TOKEN_ROWS = 4000  # to learn the known token from: plenty for one word
-SOLVED = 0.99
-KIND = "audit_"
 
 
 @dataclass(frozen=True)
@@ -72,29 +71,43 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
     run, options, reporter = Run(path), options or AuditOptions(), reporter or Silent()
     classifier = run.classifier()
     measures = [IMPORTANCE_MEASURES["random"], *_measures(options, classifier)]
+    judges = _judges(run, options)
+    for judge in judges:
+        if not any(judge.fits(one) for one in measures if one.name != "random"):
+            raise InputError(f"None of the measures named can be judged by {judge.name}: name others, or leave it out.")
     run.judgements.mkdir(exist_ok=True)
     with only_one(run.judgements):
         plain = _as_it_is(run, options, classifier, reporter)
-        for judge in _judges(run, options):
-            settings = _same_settings(run, judge, options)
-            bench = plain
+        # what can be refused is refused before any work is done
+        benches = {
+            judge.name: _plausibility(run, options, plain) if judge.name == "plausibility" else plain
+            for judge in judges
+        }
+        settings = {judge.name: _same_settings(run, judge, options, benches[judge.name]) for judge in judges}
+        for judge in judges:
+            folder, bench = run.judgements / judge.name, benches[judge.name]
+            folder.mkdir(exist_ok=True)
+            write_json(folder / "settings.json", settings[judge.name])
             if judge.name == "known-token":
-                bench = _known_token(run, options, reporter)
-            elif judge.name == "plausibility":
-                bench = _plausibility(run, options, plain)
-            (run.judgements / judge.name).mkdir(exist_ok=True)
-            write_json(run.judgements / judge.name / "settings.json", settings)
+                bench = _known_token(run, options, folder, reporter)
             _judge_all(run, judge, bench, [one for one in measures if judge.fits(one)], options, reporter)
-        _store(run)
+            store_judgements(run)
     return run
 
 
 def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceMeasure]:
-    if options.measures is not None:
-        return distinct(options.measures, classifier)
-    names = measures_of(classifier.model.config.model_type)
-    # beam search takes as long as all the others, and ensembles explain again what their members do
-    return [row for name in names if (row := IMPORTANCE_MEASURES[name]).family != "ensemble" and name != "beam"]
+    """Return the measures to judge; each has a folder of its name, and a name of the table means that row of it."""
+    if options.measures is None:
+        names = measures_of(classifier.model.config.model_type)
+        # beam search takes as long as all the others, and ensembles explain again what their members do
+        return [row for name in names if (row := IMPORTANCE_MEASURES[name]).family != "ensemble" and name != "beam"]
+    found = distinct(options.measures, classifier)
+    for one in found:
+        if IMPORTANCE_MEASURES.get(one.name, one) is not one:
+            raise InputError(f"{one.name} is the name of another measure: give yours a name of its own.")
+        if not re.fullmatch(r"[\w-]+", one.name) or one.name in ("model", "checkpoints"):
+            raise InputError(f"{one.name!r} cannot be the name of a measure here: take letters, digits, - and _.")
+    return found
 
 
 def _judges(run: Run, options: AuditOptions) -> list[Judge]:
@@ -124,10 +137,13 @@ def _plausibility(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     return dataclasses.replace(plain, truth=truth)
 
 
-def _known_token(run: Run, options: AuditOptions, reporter: Reporter) -> Bench:
+def _known_token(run: Run, options: AuditOptions, folder: Path, reporter: Reporter) -> Bench:
     """Return a model of the run's kind that was trained to read one known word, and texts with that word in them."""
-    config, folder = run.config, run.judgements / "known-token"
-    splits = known_token_splits(run.data(), place=options.place, seed=options.seed)
+    config = run.config
+    given = run.data()
+    splits = known_token_splits(given, place=options.place, seed=options.seed)
+    for note in splits.notes[len(given.notes) :]:
+        reporter.note(note)
     if not (folder / "model").is_dir():
         _learn_known_token(run, splits, folder, reporter)
     classifier = load_classifier(str(folder / "model"), splits.labels, max_length=config.max_length)
@@ -144,11 +160,14 @@ def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporte
         config.model, splits, seed=training.seed, max_length=config.max_length, vectors=config.vectors
     )
     reporter.note(f"The known-token judge trains a model of its own, on {len(few)} texts.")
-    train, validation, test = (
-        encode(classifier, part, name, reporter)
-        for name, part in (("train", few), ("validation", splits.validation), ("test", splits.test))
-    )
-    folder.mkdir(exist_ok=True)
+    parts = (few, splits.validation, splits.test)
+    # where a long text was cut before the word, there is nothing to learn or to find
+    train, validation, test = (_with_the_word(classifier, part) for part in parts)
+    if not min(len(train), len(validation), len(test)):
+        raise InputError(
+            "Every text is cut before the word at its end, so that there is nothing to find: `--place anywhere`, or a "
+            "run with a larger --max-length."
+        )
     fine_tune(
         classifier,
         train,
@@ -161,7 +180,8 @@ def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporte
     reached = performance("accuracy", test.labels, classifier.predict(test).argmax(dim=-1).cpu().numpy())
     with new_folder(folder / "model") as new:
         classifier.save(new)
-        write_json(new / "known_token.json", {"accuracy": reached, "rows": len(test)})
+        write_json(new / KNOWN_TOKEN, {"accuracy": reached, "rows": len(test)})
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     if reached < SOLVED:
         reporter.warn(
             f"the model reads the known token in {100 * reached:.1f} % of texts only, so that it need not be what "
@@ -169,22 +189,41 @@ def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporte
         )
 
 
+def _with_the_word(classifier: Classifier, split: datasets.Dataset) -> Encoded:
+    """Return the texts of a known-token split in which the word is left."""
+    rows = np.flatnonzero(_true_tokens(_encoded(classifier, split), truth_of(classifier, split)))
+    return _encoded(classifier, split.select(rows))
+
+
+def _encoded(classifier: Classifier, split: datasets.Dataset) -> Encoded:
+    return encode(classifier, split, "", Silent())
+
+
+def _true_tokens(encoded: Encoded, truth: Mask) -> Ints:
+    """Return how many tokens of each row are known to matter."""
+    return np.bincount(np.repeat(np.arange(len(encoded)), encoded.lengths)[truth], minlength=len(encoded))
+
+
 # ------------------------------------------------------------------------------------------------- judging
 
 
-def _same_settings(run: Run, judge: Judge, options: AuditOptions) -> dict[str, Any]:
+def _same_settings(run: Run, judge: Judge, options: AuditOptions, bench: Bench) -> dict[str, Any]:
     """Return what a judge works with; refuse to mix that with stored judgements of other settings or weights."""
     folder = run.judgements / judge.name
     settings: dict[str, Any] = {
         "rows": options.rows or judge.rows,
         "seed": options.seed,
-        "checked": run.checked,
         "weights": run.weights,
         "faithmeter": metadata.version("faithmeter"),
     }
     settings |= {"place": options.place} if judge.name == "known-token" else {}
     settings |= {"adversary_steps": options.adversary_steps} if judge.name == "adversarial" else {}
-    settings |= {"rationales": options.rationales} if judge.name == "plausibility" else {}
+    if judge.name in ("erasure", "fidelity"):
+        masf = bench.masf
+        settings["in_distribution"] = None if masf is None else f"{masf.form}, {masf.rows} rows, seed {masf.seed}"
+    if judge.name == "plausibility":
+        assert bench.truth is not None
+        settings |= {"rationales": options.rationales, "marks": hashlib.sha256(bench.truth.tobytes()).hexdigest()[:16]}
     file = folder / "settings.json"
     if file.exists():
         stored = json.loads(file.read_text(encoding="utf-8"))
@@ -214,6 +253,8 @@ def _judge_all(
         )
     with reporter.bar(judge.name, len(rows) * len(measures)) as advance:
         for one in measures:
+            if one is not IMPORTANCE_MEASURES.get(one.name):  # a function may have changed under its name
+                shutil.rmtree(run.judgements / judge.name / one.name, ignore_errors=True)
             for number, batch in enumerate(bench.test.batches(TOKENS_AT_ONCE, rows)):
                 shard = run.judgements / judge.name / one.name / f"{number:05d}.parquet"
                 if not shard.exists():
@@ -244,94 +285,7 @@ def _rows(bench: Bench, count: int, seed: int) -> Ints:
     """Return the texts to judge, drawn at random; of texts with a known truth, only those in which it is."""
     order = random_stream(seed, Purpose.AUDITED_ROWS).permutation(len(bench.test))
     if bench.truth is not None:
-        of_row = np.repeat(np.arange(len(bench.test)), bench.test.lengths)
-        true = np.bincount(of_row[bench.truth], minlength=len(bench.test))
-        order = order[true[order] > 0]
+        order = order[_true_tokens(bench.test, bench.truth)[order] > 0]
         if not len(order):
             raise InputError("No test text has a token that is known to matter, so there is nothing to judge by.")
     return order[:count]
-
-
-# ------------------------------------------------------------------------------------------------- results
-
-
-def read_judgements(run: Run, judge: str) -> dict[str, Columns]:
-    """Return what a judge said, by measure and column, in the order of the dataset rows."""
-    found: dict[str, Columns] = {}
-    for folder in sorted((run.judgements / judge).iterdir()) if (run.judgements / judge).is_dir() else ():
-        shards = sorted(folder.glob("*.parquet"))
-        if shards and folder.name != "model":
-            table = pyarrow.concat_tables([pyarrow.parquet.read_table(shard) for shard in shards])
-            table = table.sort_by([("row", "ascending")])
-            found[folder.name] = {
-                name: table[name].to_numpy().astype(np.float64) for name in table.column_names if name != "row"
-            }
-    return found
-
-
-def _store(run: Run) -> None:
-    """Turn everything that was judged on the run into result rows."""
-    judged = {name: read_judgements(run, name) for name in JUDGES}
-    results = [
-        _result(judge, measure, column, values)
-        for judge, measures in judged.items()
-        for measure, columns in measures.items()
-        for column, values in columns.items()
-        if not np.isnan(values).all()
-    ]
-    known = run.judgements / "known-token" / "model" / "known_token.json"
-    if known.exists():
-        reached = json.loads(known.read_text(encoding="utf-8"))
-        results.append(
-            Result(f"{KIND}known-token_accuracy", reached["accuracy"], "accuracy", "test", None, reached["rows"])
-        )
-    results += [
-        Result(
-            f"{KIND}agreement",
-            pair.value,
-            "spearman",
-            "test",
-            None,
-            pair.measures,
-            low=pair.low,
-            high=pair.high,
-            over="observations",
-            detail=f"{pair.first} | {pair.second}",
-        )
-        for pair in agreements(_scores(run, judged))
-    ]
-    stored = {row["kind"] for row in run.results if row["kind"].startswith(KIND)}
-    run.store_results(stored | {result.kind for result in results}, results)
-
-
-def _result(judge: str, measure: str, column: str, values: np.ndarray[Any, np.dtype[np.float64]]) -> Result:
-    name, _, detail = column.partition("@")
-    known = values[~np.isnan(values)]
-    low, high = mean_interval(known) or (None, None)
-    return Result(
-        f"{KIND}{judge}_{name}", float(known.mean()), name, "test", None, len(known), measure, low, high,
-        "observations", detail=detail or None,
-    )  # fmt: skip
-
-
-def _scores(run: Run, judged: Mapping[str, Mapping[str, Columns]]) -> dict[str, dict[str, Any]]:
-    """Return for each judge's scores the values a text of each measure, more is better; masking's are its areas.
-
-    Random importance is left out: every judge tells it from the others, which is no sign that they agree on those.
-    """
-    scores: dict[str, dict[str, Any]] = {}
-    file = run.path / "observations.parquet"
-    if file.exists():
-        table = pyarrow.parquet.read_table(file).sort_by([("row", "ascending")])
-        names, areas = table["measure"].to_numpy(zero_copy_only=False), table["acu"].to_numpy()
-        scores["masking: ACU"] = {name: areas[names == name] for name in dict.fromkeys(names.tolist())}
-    for judge in JUDGES.values():
-        for column, more_is_better in judge.scores.items():
-            found = {}
-            for measure, columns in judged[judge.name].items():
-                like = [values for name, values in columns.items() if name.partition("@")[0] == column]
-                if like and measure != "random":
-                    found[measure] = (1 if more_is_better else -1) * np.mean(like, axis=0)
-            if found:
-                scores[f"{judge.name}: {column.replace('_', ' ')}"] = found
-    return scores

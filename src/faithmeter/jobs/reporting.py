@@ -33,6 +33,7 @@ from faithmeter.run import Run, is_roar
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
+AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps")
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 
 
@@ -88,6 +89,7 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
         config, settings = run.config, run.measurement_settings
         training = None if config.training is None else dataclasses.replace(config.training, seed=0)
         asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "checked")}
+        asked |= {judge: {**found, "weights": None} for judge, found in run.judgement_settings.items()}
         groups[repr((dataclasses.replace(config, training=training), asked))].append(run)
     titled: dict[str, list[Run]] = {}
     for same in groups.values():
@@ -242,7 +244,7 @@ def _commands(run: Run) -> list[str]:
         extra = ["--run", path, "--max-length", str(config.max_length)]
         extra += ["--masked-before"] if config.masked_before else []
         made = _command("check", config.model, *data, *extra, *_check_options(run))
-        return [made, *_measure_command(run)]
+        return [made, *_measure_command(run), *_audit_commands(run)]
     options = [
         part
         for name, value in vars(config.training).items()
@@ -254,7 +256,7 @@ def _commands(run: Run) -> list[str]:
     flags += ["--max-length", str(config.max_length), *(["--vectors", config.vectors] if config.vectors else [])]
     train = _command("train", path, *data, "--model", config.model, *options, *flags)
     check = [_command("check", path, *_check_options(run))] if run.checked else []
-    return [train, *check, *_measure_command(run)]
+    return [train, *check, *_measure_command(run), *_audit_commands(run)]
 
 
 def _check_options(run: Run) -> list[str]:
@@ -278,6 +280,18 @@ def _measure_command(run: Run) -> list[str]:
     without = ["--without-check"] if asked["without_check"] else []
     own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in IMPORTANCE_MEASURES]
     return [_command("measure", str(run.path), *parts, *without), *own]
+
+
+def _audit_commands(run: Run) -> list[str]:
+    """Return the commands that let others judge the run, one a judge, for each may have been asked otherwise."""
+    commands = []
+    for judge, settings in run.judgement_settings.items():
+        folders = sorted(folder.name for folder in (run.judgements / judge).iterdir())
+        known = [name for name in IMPORTANCE_MEASURES if name in folders and name != "random"]
+        asked = {name: settings[name] for name in AUDIT_OPTIONS if settings.get(name) is not None}
+        parts = [part for name, value in asked.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+        commands.append(_command("audit", str(run.path), "--judges", judge, "--measures", ",".join(known), *parts))
+    return commands
 
 
 def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:

@@ -24,6 +24,7 @@ from faithmeter.faithfulness.curves import (
 from faithmeter.files import write_bytes
 from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
+from faithmeter.reports.audit import AGREEMENT
 from faithmeter.reports.card import model_card
 from faithmeter.results import Result, key_of, most_faithful
 from faithmeter.run import Run
@@ -169,10 +170,12 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
         same = [one[key] for one in keyed]
         values = np.array([np.nan if row["value"] is None else row["value"] for row in same])
         interval = mean_interval(values) if key[0].startswith(WITH_INTERVAL) else None
+        if key[0] == AGREEMENT:  # a correlation of few trainings: the bootstrap of two or three is far too narrow
+            interval = student_interval(values)
         value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
         low, high = interval or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
-        pooled.append({**row, "over": "seeds", "n": len(runs)})
+        pooled.append({**row, "over": "seeds", "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)})
     return [row for row in pooled if row["kind"] != "acu_behind_best"] + _pooled_leads(pooled, keyed)
 
 

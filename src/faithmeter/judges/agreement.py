@@ -1,25 +1,38 @@
 """Do judges agree? Rank correlation of what they say of the same importance measures, with intervals over texts.
 
 Each judge gives every measure a score, the mean over texts. Two judges agree where they put the measures in the same
-order. The interval is a percentile bootstrap: the texts of each judge are drawn anew, all measures with them. It says
-how sure the order is on these measures; with others it may be another.
+order. The interval is a percentile bootstrap over texts: a text is drawn, or not, for all judges and measures at once,
+so that noise which two judges share counts as shared. Noise in the scores pulls a correlation towards 0, and its
+interval with it. The intervals hold for all pairs together, and say how sure the order is on these measures; with
+others it may be another.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from faithmeter.judges import Array
+from faithmeter.masking import Purpose, random_stream
 
 FEWEST = 4  # measures that must be ranked for a correlation to mean anything
-RESAMPLES = 1999
+RESAMPLES = 4999
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a judge says of a measure: a value for each of these dataset rows, more is better, nan is none."""
+
+    rows: np.ndarray[Any, np.dtype[np.int64]]
+    values: Array
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Spearman's correlation of two judges over `measures` importance measures, with its 95 % interval."""
+    """Spearman's correlation of two judges over `measures` importance measures, with its interval."""
 
     first: str
     second: str
@@ -29,50 +42,56 @@ class Agreement:
     measures: int
 
 
-def agreements(judged: Mapping[str, Mapping[str, Array]], *, seed: int = 0) -> list[Agreement]:
-    """Return how far each two judges agree; `judged[judge][measure]` are values a text, more is better, nan is none.
+def agreements(judged: Mapping[str, Mapping[str, Scores]], *, seed: int = 0) -> list[Agreement]:
+    """Return how far each two judges agree, of `judged[judge][measure]`; intervals hold together (Bonferroni).
 
     A pair that has too few measures in common, or of which one cannot tell any two apart, is left out.
     """
-    found = []
+    weights: dict[int, Array] = {}
+    means = {
+        judge: {name: _means(one, weights, seed) for name, one in measures.items() if not np.isnan(one.values).all()}
+        for judge, measures in judged.items()
+    }
     names = list(judged)
-    draws = {name: _scores(judged[name], np.random.default_rng([seed, place])) for place, name in enumerate(names)}
+    pairs = []
     for place, first in enumerate(names):
         for second in names[place + 1 :]:
-            common = [name for name in judged[first] if name in judged[second]]
-            if len(common) < FEWEST:
-                continue
-            scores = [np.stack([draws[one][name] for name in common], axis=1) for one in (first, second)]
-            values = _rank_correlations(*scores)
-            if np.isnan(values[0]):
-                continue
-            low, high = np.nanquantile(values[1:], (0.025, 0.975))
-            found.append(Agreement(first, second, float(values[0]), float(low), float(high), len(common)))
+            common = [name for name in means[first] if name in means[second]]
+            if len(common) >= FEWEST:
+                scores = [np.stack([means[one][name] for name in common], axis=1) for one in (first, second)]
+                values = _rank_correlations(*scores)
+                if not np.isnan(values[0]):
+                    pairs.append((first, second, values, len(common)))
+    tail = (1 - CONFIDENCE) / 2 / max(1, len(pairs))
+    found = []
+    for first, second, values, count in pairs:
+        value = float(values[0])
+        low, high = (float(end) for end in np.nanquantile(values, (tail, 1 - tail)))
+        found.append(Agreement(first, second, value, min(low, value), max(high, value), count))
     return found
 
 
-def _scores(values: Mapping[str, Array], random: np.random.Generator) -> dict[str, Array]:
-    """Return each measure's mean over its texts, then over texts drawn anew: (1 + resamples,)."""
-    counts: dict[int, Array] = {}
-    scores = {}
-    for name, column in values.items():
-        texts = len(column)
-        if texts not in counts:  # measures that were judged on the same texts are drawn together
-            drawn = random.multinomial(texts, np.full(texts, 1 / texts), RESAMPLES)
-            counts[texts] = np.concatenate((np.ones((1, texts)), drawn))
-        known = ~np.isnan(column)
-        total = counts[texts] @ known
-        with np.errstate(invalid="ignore", divide="ignore"):
-            scores[name] = counts[texts] @ np.where(known, column, 0.0) / total
-    return scores
+def _means(scores: Scores, weights: dict[int, Array], seed: int) -> Array:
+    """Return the mean over the texts, then over texts drawn anew: (1 + resamples,).
+
+    How often a text is drawn is Poisson's, from the seed and its row alone, so that it is the same for every judge.
+    """
+    for row in scores.rows.tolist():
+        if row not in weights:
+            drawn = random_stream(seed, Purpose.AGREEMENT, row).poisson(1.0, RESAMPLES)
+            weights[row] = np.concatenate((np.ones(1), drawn))
+    known = ~np.isnan(scores.values)
+    counts = np.stack([weights[row] for row in scores.rows[known].tolist()], axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):  # of few texts none may be drawn
+        return counts @ scores.values[known] / counts.sum(axis=1)
 
 
 def _rank_correlations(first: Array, second: Array) -> Array:
     """Return Spearman's correlation of each row of two (draws, measures) tables; nan where a row is flat."""
     ranks = [_centred(stats.rankdata(one, axis=1, nan_policy="propagate")) for one in (first, second)]
     with np.errstate(invalid="ignore", divide="ignore"):
-        lengths: Sequence[Array] = [np.sqrt((one**2).sum(axis=1)) for one in ranks]
-        return (ranks[0] * ranks[1]).sum(axis=1) / (lengths[0] * lengths[1])
+        lengths = [np.sqrt((one**2).sum(axis=1)) for one in ranks]
+        return np.clip((ranks[0] * ranks[1]).sum(axis=1) / (lengths[0] * lengths[1]), -1.0, 1.0)
 
 
 def _centred(ranks: Array) -> Array:

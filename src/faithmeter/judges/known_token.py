@@ -55,6 +55,8 @@ def truth_of(classifier: Classifier, split: datasets.Dataset) -> Mask:
 def _telling_words(labels: Sequence[str], words: Sequence[str] | None) -> tuple[str, ...]:
     if words is None:
         words = TWO_WORDS if len(labels) == 2 else [re.sub(r"[\W_]+", "", label) for label in labels]
+        if "" in words or len({word.casefold() for word in words}) < len(words):  # such as -1, 0 and 1
+            words = [f"class{number}" for number in range(len(labels))]
     chosen = ", ".join(map(repr, words))
     if len(words) != len(labels):
         raise InputError(

@@ -148,7 +148,7 @@ def _eraser_row(row: Row, folder: Path, where: str) -> Row:
 def _parsed(cell: Any) -> list[Any] | None:  # noqa: ANN401 (a cell of any file)
     """Return a cell as a list of numbers or of lists of numbers; None if it is missing."""
     if cell is None or isinstance(cell, list):
-        return cell
+        return cell and [_number(value) for value in cell]
     text = str(cell).strip()
     try:
         value = json.loads(text)
@@ -157,12 +157,19 @@ def _parsed(cell: Any) -> list[Any] | None:  # noqa: ANN401 (a cell of any file)
     if isinstance(value, int):
         return [value]
     if isinstance(value, list) or value == {}:  # e-SNLI writes {} for none
-        return list(value)
+        return [_number(one) for one in value]
     parts = re.split(r"[\s,;]+", text)
     if all(part.isdigit() for part in parts):
         return [int(part) for part in parts]
     # the text again: unless it was marked, nothing in it is
     return [int(len(word) > 2 and word[0] == word[-1] == "*") for word in text.split()]
+
+
+def _number(value: Any) -> Any:  # noqa: ANN401 (of any file)
+    """Return a number that is written as text as a number, in lists too; anything else as it is."""
+    if isinstance(value, list):
+        return [_number(one) for one in value]
+    return int(value) if isinstance(value, str) and value.strip().isdigit() else value
 
 
 def _form(cells: Sequence[list[Any]], column: str) -> str:

@@ -9,13 +9,14 @@ from faithmeter.in_distribution import LEVEL
 from faithmeter.reports.figures import PALETTE, RANDOM, look, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
-from faithmeter.results import Rows, find, number, rows_of
+from faithmeter.results import Row, Rows, find, number, rows_of
 
 KIND = "audit_"
 ERASURE, KNOWN, HUMAN = "audit_erasure_", "audit_known-token_", "audit_plausibility_"
 FLIPS = "audit_fidelity_"
 LAYERS, ATTACK, SHORT = "audit_randomisation_", "audit_adversarial_", "audit_sparsity_held"
 AGREEMENT = "audit_agreement"
+SOLVED = 0.99  # share of texts in which a model must read the known token for that to be what decides
 FAR_APART, CLOSE = -0.5, 0.5
 ATTACKS = ("unconstrained", "constrained")
 LAYER_WAYS = {"cascading": "cascading from the head", "independent": "one block at a time"}
@@ -44,7 +45,9 @@ def _measures(rows: Rows, first: Shown, most_first: bool = True) -> list[str]:
 
 def _table(rows: Rows, names: Sequence[str], shown: Sequence[Shown], name: str, title: str) -> Table:
     cells = [[one, *(number(find(rows, what.kind, one, detail=what.detail)) for what in shown)] for one in names]
-    return Table(name, f"{title}, with 95 % intervals", ("measure", *(what.title for what in shown)), cells)
+    known = find(rows, shown[0].kind, names[0], detail=shown[0].detail)
+    over = f"{known['n']} {'trainings' if known['over'] == 'seeds' else 'texts'}"
+    return Table(name, f"{title}; 95 % intervals over {over}", ("measure", *(what.title for what in shown)), cells)
 
 
 def _forest(rows: Rows, names: Sequence[str], shown: Sequence[Shown]) -> Figure:
@@ -99,8 +102,8 @@ def _strange(rows: Rows) -> list[str]:
     found = []
     for name in ("comprehensiveness", "sufficiency"):
         shares = rows_of(rows, f"{ERASURE}{name}_outside")
-        worst = max(shares, key=lambda row: row["value"], default=None)
-        if worst is not None and worst["low"] is not None and worst["low"] > LEVEL:
+        worst = _surely_strange(shares)
+        if worst is not None:
             found.append(
                 f"Up to {100 * worst['value']:.0f} % of the masked texts of {name} are out-of-distribution for this "
                 f"model ({worst['measure']}; chance gives {100 * LEVEL:.0f} %): there it says little."
@@ -121,11 +124,11 @@ def _fidelity(rows: Rows, prefix: str) -> list[Section]:
     if not names:
         return []
     strange = rows_of(rows, f"{FLIPS}flip_outside")
-    worst = max(strange, key=lambda row: row["value"], default=None)
+    worst = _surely_strange(strange)
     cautions = []
-    if worst is None:
+    if not strange:
         cautions.append("Whether these masked texts are in-distribution was not checked: `faithmeter check` does it.")
-    elif worst["low"] is not None and worst["low"] > LEVEL:
+    elif worst is not None:
         cautions.append(
             f"Up to {100 * worst['value']:.0f} % of the texts are out-of-distribution where their answer changes "
             f"({worst['measure']}; chance gives {100 * LEVEL:.0f} %): there the mask itself may have changed it."
@@ -149,6 +152,12 @@ def _fidelity(rows: Rows, prefix: str) -> list[Section]:
     ]  # fmt: skip
 
 
+def _surely_strange(shares: Sequence[Row]) -> Row | None:
+    """Return the measure with the largest share that is surely more than chance gives; None where there is none."""
+    sure = [row for row in shares if row["low"] is not None and row["low"] > LEVEL]
+    return max(sure, key=lambda row: row["value"], default=None)
+
+
 def _known_token(rows: Rows, prefix: str) -> list[Section]:
     shown = [
         Shown(f"{KNOWN}overlap", "found as the most important"),
@@ -166,8 +175,11 @@ def _known_token(rows: Rows, prefix: str) -> list[Section]:
         "It shows whether a measure can find one word that decides alone. It cannot show how well a measure explains "
         "the model at hand, which weighs many words and has learnt another task.",
     ]
+    cautions = []
     if reached is not None:
         said.append(f"That model reads the word in {100 * reached:.1f} % of the test texts.")
+        if reached < SOLVED:
+            cautions.append("It does not read the word everywhere, so that need not be what decides: this is not sure.")
     return [
         Section(
             "A known token",
@@ -175,6 +187,7 @@ def _known_token(rows: Rows, prefix: str) -> list[Section]:
             [_table(rows, names, shown, f"{prefix}known-token", "Finding a token that is known to decide")],
             [drawn(prefix, "known-token", "How often and how far up the known token is found; dashed: at random.",
                    lambda: _forest(rows, names, shown[:2]))],
+            cautions=cautions,
         )
     ]  # fmt: skip
 
@@ -237,7 +250,8 @@ def _layers(rows: Rows, prefix: str) -> list[Section]:
                 "those of the trained model. An explanation that stays as it was does not depend on what was learnt "
                 "there.",
                 "It can show that a measure looks at something else than the model's weights. It cannot show that a "
-                "measure that does change explains the model well: random importance changes too.",
+                "measure that does change explains the model well. The fresh weights are one draw, which the intervals "
+                "do not cover.",
             ],
             [Table(f"{prefix}randomisation", "Rank correlation with the trained model's explanations, with 95 % "
                    "intervals", columns, cells)],
@@ -306,7 +320,16 @@ def _sparsity(rows: Rows, prefix: str) -> list[Section]:
                 "The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all "
                 "alike. A short explanation is easier to read; it is neither better nor worse for it."
             ],
-            figures=[drawn(prefix, "sparsity", "Share of all importance in the top tokens.", draw)],
+            [
+                _table(
+                    rows,
+                    names,
+                    [Shown(SHORT, f"top {share}", share) for share in ("10 %", "20 %", "50 %")],
+                    f"{prefix}sparsity",
+                    "Share of all importance in the top tokens",
+                )
+            ],
+            [drawn(prefix, "sparsity", "Share of all importance in the top tokens.", draw)],
         )
     ]
 
@@ -315,6 +338,7 @@ def _agreement(rows: Rows, prefix: str) -> list[Section]:
     found = rows_of(rows, AGREEMENT)
     if not found:
         return []
+    over = "trainings" if found[0]["over"] == "seeds" else "texts, for all pairs together"
     pairs = {tuple(row["detail"].split(" | ")): row for row in found}
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
     cells = [[f"{first} / {second}", number(row), str(row["n"])] for (first, second), row in pairs.items()]
@@ -324,7 +348,7 @@ def _agreement(rows: Rows, prefix: str) -> list[Section]:
         for (first, second), row in pairs.items():
             low, high = sorted((names.index(first), names.index(second)))
             colour = PALETTE[1] if row["value"] > 0 else PALETTE[0]
-            sure = row["low"] > 0 or row["high"] < 0
+            sure = row["low"] is not None and (row["low"] > 0 or row["high"] < 0)
             axes.plot(low, high, "s", markersize=19, color=colour, alpha=abs(row["value"]), markeredgewidth=0)
             axes.text(low, high, f"{row['value']:+.1f}".replace("0.", "."), ha="center", va="center", fontsize=7,
                       weight="bold" if sure else "normal")  # fmt: skip
@@ -337,8 +361,8 @@ def _agreement(rows: Rows, prefix: str) -> list[Section]:
         Section(
             "Do the judges agree?",
             agreement_words(found),
-            [Table(f"{prefix}agreement", "Rank correlation of two judges over the measures, with 95 % intervals over "
-                   "texts", ("judges", "correlation", "measures"), cells)],
+            [Table(f"{prefix}agreement", f"Rank correlation of two judges over the measures, with 95 % intervals over "
+                   f"{over}", ("judges", "correlation", "measures"), cells)],
             [drawn(prefix, "agreement", "Rank correlation of every two judges over the measures; bold: surely not 0.",
                    draw)],
         )
@@ -348,9 +372,11 @@ def _agreement(rows: Rows, prefix: str) -> list[Section]:
 def agreement_words(found: Rows) -> list[str]:
     """Return whether judges agree, in words: with masking curves first, where the run has them."""
     said = [
-        "Every judge ranks the measures; two that rank them alike have a correlation near 1. Bold numbers are surely "
-        "not 0, over texts. All is about these measures on this model."
+        "Every judge ranks the measures; two that rank them alike have a correlation near 1. All is about these "
+        "measures on this model. The masking curves are of the class they were measured for, the other judges of the "
+        "predicted one."
     ]
+    found = [row for row in found if row["low"] is not None]
     with_masking = [row for row in found if row["detail"].startswith("masking")]
     for words_, chosen in (
         ("With the masking curves agree", [row for row in with_masking if row["low"] > CLOSE]),

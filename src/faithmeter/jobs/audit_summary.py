@@ -1,0 +1,114 @@
+"""From stored judgements to result rows: means with intervals, and whether the judges agree."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from faithmeter.judges import Array
+from faithmeter.judges.agreement import Scores, agreements
+from faithmeter.judges.battery import JUDGES
+from faithmeter.reports.audit import AGREEMENT, KIND, SOLVED
+from faithmeter.results import Result
+from faithmeter.run import Run
+from faithmeter.statistics import mean_interval
+
+Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
+KNOWN_TOKEN = "known_token.json"  # in the folder of its model: how well it reads the word
+
+
+def read_judgements(run: Run, judge: str) -> dict[str, Table]:
+    """Return what a judge said, by measure and column (`row` is one), in the order of the dataset rows."""
+    found: dict[str, Table] = {}
+    folder = run.judgements / judge
+    for one in sorted(folder.iterdir()) if folder.is_dir() else ():
+        shards = sorted(one.glob("*.parquet")) if one.is_dir() else []
+        if shards:
+            table = pyarrow.concat_tables([pyarrow.parquet.read_table(shard) for shard in shards])
+            table = table.sort_by([("row", "ascending")])
+            found[one.name] = {name: table[name].to_numpy() for name in table.column_names}
+    return found
+
+
+def store_judgements(run: Run) -> None:
+    """Turn everything that was judged on the run into result rows; nothing where nothing was."""
+    if not run.judgements.is_dir():
+        return
+    judged = {name: read_judgements(run, name) for name in JUDGES}
+    results = [
+        _result(judge, measure, column, values.astype(np.float64))
+        for judge, measures in judged.items()
+        for measure, columns in measures.items()
+        for column, values in columns.items()
+        if column != "row" and not np.isnan(values).all()
+    ]
+    reached = _known_token(run)
+    if reached is not None:
+        results.append(
+            Result(f"{KIND}known-token_accuracy", reached["accuracy"], "accuracy", "test", None, reached["rows"])
+        )
+    if reached is not None and reached["accuracy"] < SOLVED:  # what it does not read it need not be judged by
+        judged["known-token"] = {}
+    results += [
+        Result(
+            AGREEMENT,
+            pair.value,
+            "spearman",
+            "test",
+            None,
+            pair.measures,
+            low=pair.low,
+            high=pair.high,
+            over="observations",
+            detail=f"{pair.first} | {pair.second}",
+        )
+        for pair in agreements(_scores(run, judged))
+    ]
+    stored = {row["kind"] for row in run.results if row["kind"].startswith(KIND)}
+    run.store_results(stored | {result.kind for result in results}, results)
+
+
+def _known_token(run: Run) -> dict[str, Any] | None:
+    file = run.judgements / "known-token" / "model" / KNOWN_TOKEN
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def _result(judge: str, measure: str, column: str, values: Array) -> Result:
+    name, _, detail = column.partition("@")
+    known = values[~np.isnan(values)]
+    low, high = mean_interval(known) or (None, None)
+    return Result(
+        f"{KIND}{judge}_{name}", float(known.mean()), name, "test", None, len(known), measure, low, high,
+        "observations", detail=detail or None,
+    )  # fmt: skip
+
+
+def _scores(run: Run, judged: Mapping[str, Mapping[str, Table]]) -> dict[str, dict[str, Scores]]:
+    """Return what each judge says of each measure, text by text, more is better; masking's scores are its areas.
+
+    Random importance is left out: every judge tells it from the others, which is no sign that they agree on those. Of
+    a correlation with the explanations of fresh weights its size counts: turned round, it is still the same.
+    """
+    scores: dict[str, dict[str, Scores]] = {}
+    file = run.path / "observations.parquet"
+    if file.exists():
+        table = pyarrow.parquet.read_table(file).sort_by([("row", "ascending")])
+        names, areas = table["measure"].to_numpy(zero_copy_only=False), table["acu"].to_numpy()
+        rows = table["row"].to_numpy()
+        scores["masking: ACU"] = {
+            name: Scores(rows[names == name], areas[names == name]) for name in dict.fromkeys(names.tolist())
+        }
+    for judge in JUDGES.values():
+        for column, more_is_better in judge.scores.items():
+            found = {}
+            for measure, columns in judged[judge.name].items():
+                like = [values for name, values in columns.items() if name.partition("@")[0] == column]
+                if like and measure != "random":
+                    size = np.mean([np.abs(one) if judge.name == "randomisation" else one for one in like], axis=0)
+                    found[measure] = Scores(columns["row"], size if more_is_better else -size)
+            if found:
+                scores[f"{judge.name}: {column.replace('_', ' ')}"] = found
+    return scores
