@@ -33,26 +33,30 @@ def read_judgements(run: Run, judge: str) -> dict[str, Table]:
     return found
 
 
-def store_judgements(run: Run) -> None:
-    """Turn everything that was judged on the run into result rows; nothing where nothing was."""
-    if not run.judgements.is_dir():
-        return
-    judged = {name: read_judgements(run, name) for name in JUDGES}
+def store_judgements(run: Run, judge: str) -> None:
+    """Turn what a judge has said of the run into result rows, in place of what it said before."""
     results = [
         _result(judge, measure, column, values.astype(np.float64))
-        for judge, measures in judged.items()
-        for measure, columns in measures.items()
+        for measure, columns in read_judgements(run, judge).items()
         for column, values in columns.items()
         if column != "row" and not np.isnan(values).all()
     ]
-    reached = _known_token(run)
+    reached = _known_token(run) if judge == "known-token" else None
     if reached is not None:
         results.append(
             Result(f"{KIND}known-token_accuracy", reached["accuracy"], "accuracy", "test", None, reached["rows"])
         )
+    stored = {row["kind"] for row in run.results if row["kind"].startswith(f"{KIND}{judge}_")}
+    run.store_results(stored | {result.kind for result in results}, results)
+
+
+def store_agreement(run: Run) -> None:
+    """Compare all that was judged and measured on the run; nothing is stored where nothing was judged."""
+    judged = {name: read_judgements(run, name) for name in JUDGES}
+    reached = _known_token(run)
     if reached is not None and reached["accuracy"] < SOLVED:  # what it does not read it need not be judged by
         judged["known-token"] = {}
-    results += [
+    results = [
         Result(
             AGREEMENT,
             pair.value,
@@ -67,8 +71,7 @@ def store_judgements(run: Run) -> None:
         )
         for pair in agreements(_scores(run, judged))
     ]
-    stored = {row["kind"] for row in run.results if row["kind"].startswith(KIND)}
-    run.store_results(stored | {result.kind for result in results}, results)
+    run.store_results((AGREEMENT,), results)
 
 
 def _known_token(run: Run) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from faithmeter.data import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import new_folder, only_one, write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, measures_of
-from faithmeter.jobs.audit_summary import KNOWN_TOKEN, store_judgements
+from faithmeter.jobs.audit_summary import KNOWN_TOKEN, store_agreement, store_judgements
 from faithmeter.jobs.measuring import WORTH_SAYING, distinct, duration, seconds_per_token
 from faithmeter.jobs.summarising import parquet
 from faithmeter.jobs.training import encode, fresh_classifier, training_defaults
@@ -91,7 +91,8 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
             if judge.name == "known-token":
                 bench = _known_token(run, options, folder, reporter)
             _judge_all(run, judge, bench, [one for one in measures if judge.fits(one)], options, reporter)
-            store_judgements(run)
+            store_judgements(run, judge.name)
+        store_agreement(run)
     return run
 
 

@@ -25,7 +25,7 @@ from faithmeter.faithfulness.curves import held_by_the_most_important, masking_w
 from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure, measures_of
 from faithmeter.in_distribution import MaSF
-from faithmeter.jobs.audit_summary import store_judgements
+from faithmeter.jobs.audit_summary import store_agreement
 from faithmeter.jobs.summarising import parquet, store_faithfulness
 from faithmeter.jobs.training import encode
 from faithmeter.masking import STEPS, Purpose, random_stream
@@ -98,7 +98,8 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
             reporter.note(f"{name} on {len(rows)} texts will take about {duration(seconds)}.")
         _measure_one(run, classifier, test, name, one, seed, rows, options.target, masf, known, reporter)
     store_faithfulness(run, test, [name for name, *_ in jobs], masf)
-    store_judgements(run)  # whose agreement with these curves may be another now
+    if run.judgements.is_dir():
+        store_agreement(run)  # of other judges with these curves, which may be another now
     return run
 
 
