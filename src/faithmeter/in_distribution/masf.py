@@ -260,8 +260,9 @@ def fit_calibrated(
     masked references random masking would pass by construction.
 
     `sources` numbers the story that each row was made of, where several are made of one: the halves are cut between
-    stories (but for the one in the middle). With siblings in the describing half a calibrating row looks more typical than a new one can, most of all
-    to a decoder, whose states of a common beginning are the same. By default every row is a source of its own.
+    stories (but for the one in the middle). With siblings in the describing half a calibrating row looks more typical
+    than a new one can, most of all to a decoder, whose states of a common beginning are the same. By default every row
+    is a source of its own.
     """
     if len(lengths) < 4:
         raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} rows: {ROWS_NEEDED} are needed.")
