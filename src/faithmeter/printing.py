@@ -73,7 +73,9 @@ def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:
     console.print(table)
     spread = find(rows, "random_spread", "random")["value"]
     wander = (
-        "; one run alone has no spread" if spread is None else f"; one of them wanders about it by ±{spread:.3f} in ACU"
+        "; one run alone has no spread"
+        if spread is None
+        else f"; one of them wanders about it by {spread:.3f} in ACU (standard deviation)"
     )
     console.print(
         "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "

@@ -125,7 +125,7 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
     spread = find(rows, "random_spread", "random")
     wander = ""
     if spread["value"] is not None:  # one random run alone has no spread
-        wander = f" One random run wanders about that mean by ±{spread['value']:.3f} in ACU."
+        wander = f" One random run wanders about that mean by {spread['value']:.3f} in ACU (standard deviation)."
     ranking = Section(
         "Which measure is faithful",
         [

@@ -12,6 +12,14 @@ from faithmeter.results import Row, Rows, find, most_faithful, number, rows_of
 
 FEW_TEXTS, FEW_TRAININGS = 50, 10
 TERMS = (
+    ("token", "A word or a piece of one, as the model reads it."),
+    ("score", "The number that the model gives a class, from which its probability follows (the logit)."),
+    (
+        "performance",
+        "How well the model answers, by the metric of the data: accuracy is the share of right answers, and so is "
+        "micro-F1 where each text has one class; macro-F1 weighs all classes alike; Matthews' correlation is 0 for "
+        "guessing.",
+    ),
     ("importance measure", "A method that gives every token of a text a number: how much it matters for the answer."),
     ("faithful", "An explanation is faithful if the tokens that it calls important are those the model really uses."),
     ("masking", "Replacing a token by the model's mask token, so that the model cannot read it."),
@@ -30,8 +38,8 @@ TERMS = (
     ("signed, absolute", "A signed measure tells tokens for a class from tokens against it; an absolute one does not."),
     (
         "interval",
-        "Where the number would lie in 95 of 100 repetitions, by the BCa bootstrap; over what is drawn anew (the "
-        "texts, or whole trainings with other seeds) is said with it.",
+        "Where the number would lie in 95 of 100 repetitions, found by drawing anew 9,999 times (the BCa bootstrap); "
+        "what is drawn anew, the texts or whole trainings with other seeds, is said with it.",
     ),
     (
         "out-of-distribution",
@@ -40,17 +48,19 @@ TERMS = (
     ),
     (
         "p-value",
-        "How often chance alone would look as strange as this; below 0.05 it is called out-of-distribution. Of a "
-        "measure it is about all its steps together, and counts texts that are a little strange as well as those that "
-        "are out-of-distribution: so it can be small where these are few, and large where the texts are few.",
+        "How often chance alone would look as strange as this. Randomly masked texts, and a single text, are called "
+        "out-of-distribution below 0.05. Of a measure it is about all its steps together, and counts texts that are a "
+        "little strange as well as those that are out-of-distribution: so it can be small where these are few, and "
+        "large where the texts are few. A measure is named for it only where more than 5 % of its texts are "
+        "out-of-distribution.",
     ),
     ("class majority", "What always answering the most frequent class reaches, without reading."),
 )
 MEASURES = {
     "grad-l1": "Gradient of the class's score by each token, its size as a sum of absolute values.",
     "grad-l2": "Gradient of the class's score by each token, its size as a root of a sum of squares.",
-    "x-grad": "Gradient times the token's embedding.",
-    "ig": "Integrated gradients: gradients along a line from nothing to the token.",
+    "x-grad": "Gradient times the token's embedding (the numbers by which the model knows the token).",
+    "ig": "Integrated gradients: gradients along a line from an empty embedding (zeros) to the token's.",
     "loo": "Leave-one-out: what the class's score loses when the token alone is masked.",
     "beam": "A search for the order of masking that lowers the class's score soonest; it gives an order, no amounts.",
     "lime": "A linear model fitted to many random maskings of the text (LIME).",
@@ -70,7 +80,8 @@ def terms(rows: Rows) -> list[tuple[str, str]]:
     """Return what the measures of a report are, in a line each."""
     found = [row["measure"] for row in rows if row["kind"] == "acu"]
     wanted = [(name, MEASURES.get(name) or MEASURES.get(name.rsplit("-", 1)[0])) for name in found]
-    return [(name, meaning) for name, meaning in wanted if meaning is not None]
+    signs = {"signed": " With its sign: for the class or against it.", "abs": " Without its sign."}
+    return [(name, meaning + signs.get(name.rsplit("-", 1)[-1], "")) for name, meaning in wanted if meaning is not None]
 
 
 def names(words: Sequence[str]) -> str:
@@ -190,8 +201,8 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
             for name, row in strange
         ]
         found.append(
-            f"Masking by these measures leads texts out of distribution, where chance gives 5 %: {names(each)}. There "
-            "their lead is partly the model's confusion."
+            f"Masking by these measures leads texts out of distribution, where chance gives 5 %: {names(each)}. What "
+            "performance falls by there is partly the model's confusion."
         )
     acu = find(rows, "acu", best)
     if acu["over"] == "observations":
