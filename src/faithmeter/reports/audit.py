@@ -115,9 +115,9 @@ def _strange(rows: Rows) -> list[str]:
 
 def _fidelity(rows: Rows, prefix: str) -> list[Section]:
     shown = [
-        Shown(f"{FLIPS}masked_until_flip", "tokens masked until the answer changes (low is good)"),
-        Shown(f"{FLIPS}never_flips", "texts whose answer never changes"),
-        Shown(f"{FLIPS}tokens_to_flip", "tokens masked where it changes"),
+        Shown(f"{FLIPS}masked_until_flip", "masked until the change (low is good)"),
+        Shown(f"{FLIPS}never_flips", "texts that never change"),
+        Shown(f"{FLIPS}tokens_to_flip", "masked, where it changes"),
         Shown(f"{FLIPS}flip_outside", "out-of-distribution at the change"),
     ]
     names = _measures(rows, shown[0], most_first=False)
