@@ -14,7 +14,7 @@ from conftest import sentiment_rows
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, report, train
 from faithmeter.faithfulness.roar import Node, explain_split, mask_split
-from faithmeter.files import only_one
+from faithmeter.files import only_one, wait_until_nobody_is_at_work
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs import RoarOptions, go_on, roar
 from faithmeter.jobs.roaring import _fresh, _prepared, _seed
@@ -120,6 +120,19 @@ def test_a_killed_experiment_goes_on_to_the_same_table_and_repeats_nothing_that_
     assert table(finished) == table(done)
     assert all(path.stat().st_mtime_ns == before for path, before in kept.items())
     assert not list(run_folder.rglob(".*.part"))
+
+
+def test_who_goes_on_waits_for_processes_that_a_killed_master_left_behind(tmp_path):
+    """A worker without its master may end what it does; whoever counted that as undone would do it again beside it."""
+    code = (
+        "import pathlib, sys, time; from faithmeter.files import at_work\n"
+        "with at_work(pathlib.Path(sys.argv[1])):\n    print('at work', flush=True); time.sleep(1.5)"
+    )
+    left = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert left.stdout.readline() == "at work\n"
+    wait_until_nobody_is_at_work(tmp_path)
+    assert left.wait(timeout=30) == 0
+    wait_until_nobody_is_at_work(tmp_path)  # nobody there: at once
 
 
 def test_a_worker_that_is_killed_costs_nothing_but_time(done, data, tmp_path):

@@ -77,3 +77,26 @@ def only_one(folder: Path) -> Iterator[None]:
                 f"Another process is at work in {folder}: wait until it is done, or stop it first."
             ) from error
         yield
+
+
+@contextmanager
+def at_work(folder: Path) -> Iterator[None]:
+    """Let others know that this process works in a folder, beside the one that `only_one` lets in and has sent it."""
+    try:
+        import fcntl
+    except ImportError:  # a system without such locks
+        yield
+        return
+    with (folder / ".at-work").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def wait_until_nobody_is_at_work(folder: Path) -> None:
+    """Wait for processes whose master was killed: they end soon, and until then they may still write."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    with (folder / ".at-work").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)

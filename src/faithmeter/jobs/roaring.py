@@ -35,7 +35,7 @@ from faithmeter.faithfulness.roar import (
     masked_count,
     sparsity,
 )
-from faithmeter.files import new_folder, only_one, write_json
+from faithmeter.files import at_work, new_folder, only_one, wait_until_nobody_is_at_work, write_json
 from faithmeter.from_scratch import FROM_SCRATCH
 from faithmeter.importance import IMPORTANCE_MEASURES, with_steps
 from faithmeter.jobs.measuring import distinct, duration, seconds_per_token
@@ -192,6 +192,7 @@ def workers_here() -> int:
 def go_on(run: RoarRun, *, workers: int = 1, reporter: Reporter | None = None) -> RoarRun:
     """Do what is left of an experiment, and turn all of it into result rows."""
     with only_one(run.path):
+        wait_until_nobody_is_at_work(run.path)
         return _go_on(run, workers, reporter or Silent())
 
 
@@ -256,18 +257,19 @@ def _fresh(config: RoarConfig, splits: Splits, seed: int) -> Classifier:
 
 def do(path: str, node: Node) -> None:
     """Do one piece of work of an experiment and keep its outcome: all of it or nothing."""
-    run = RoarRun(path)
-    _, splits, _ = _prepared(path)
-    started = time.perf_counter()
-    run.folder(node).parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(run.folder(node)) as folder:
-        if node.kind == IMPORTANCE:
-            outcome = _explain_unmasked(run, node, splits, folder)
-        else:
-            masked, explaining = _masked_for(run, node, splits)
-            outcome = {**_train_and_test(run, node, masked, folder), "seconds_explaining": explaining}
-        outcome["seconds"] = time.perf_counter() - started
-        write_json(folder / "outcome.json", outcome)
+    with at_work(Path(path)):
+        run = RoarRun(path)
+        _, splits, _ = _prepared(path)
+        started = time.perf_counter()
+        run.folder(node).parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(run.folder(node)) as folder:
+            if node.kind == IMPORTANCE:
+                outcome = _explain_unmasked(run, node, splits, folder)
+            else:
+                masked, explaining = _masked_for(run, node, splits)
+                outcome = {**_train_and_test(run, node, masked, folder), "seconds_explaining": explaining}
+            outcome["seconds"] = time.perf_counter() - started
+            write_json(folder / "outcome.json", outcome)
 
 
 def _explain(run: RoarRun, node: Node, classifier: Classifier, splits: Tokenised) -> dict[str, Any]:
