@@ -41,15 +41,16 @@ def sorted_batches(encoded: Encoded, rows: int) -> list[Batch]:
     return [encoded.batch(order[i : i + rows]) for i in range(0, len(order), rows)]
 
 
+def model_of_ids(classifier: Classifier, ids: Tensor, attention: Tensor, types: Tensor | None) -> Tensor:
+    """Return the logits as captum asks for them."""
+    extra = {} if types is None else {"token_type_ids": types}
+    return classifier.model(input_ids=ids, attention_mask=attention, **extra).logits
+
+
 def captum_ablation(classifier: Classifier, encoded: Encoded, rows: int, variants: int) -> None:
     """Leave-one-out by captum, on batches of `rows` texts and `variants` maskings at once."""
-
-    def forward(ids: Tensor, attention: Tensor, types: Tensor | None) -> Tensor:
-        extra = {} if types is None else {"token_type_ids": types}
-        return classifier.model(input_ids=ids, attention_mask=attention, **extra).logits
-
     for batch in sorted_batches(encoded, rows):
-        FeatureAblation(forward).attribute(
+        FeatureAblation(partial(model_of_ids, classifier)).attribute(
             batch.input_ids,
             baselines=classifier.mask_token_id,
             target=batch.labels,
@@ -60,13 +61,8 @@ def captum_ablation(classifier: Classifier, encoded: Encoded, rows: int, variant
 
 def captum_surrogate(kind: type[Lime], classifier: Classifier, encoded: Encoded, variants: int) -> None:
     """LIME or KernelSHAP by captum, which explains one text at a time; `variants` of its 200 maskings at once."""
-
-    def forward(ids: Tensor, attention: Tensor, types: Tensor | None) -> Tensor:
-        extra = {} if types is None else {"token_type_ids": types}
-        return classifier.model(input_ids=ids, attention_mask=attention, **extra).logits
-
     for batch in sorted_batches(encoded, 1):
-        kind(forward).attribute(
+        kind(partial(model_of_ids, classifier)).attribute(
             batch.input_ids,
             baselines=classifier.mask_token_id,
             target=batch.labels,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from faithmeter import __version__
 from faithmeter.audit_command import audit
-from faithmeter.command_options import Data, load_jobs, names, with_data_options
+from faithmeter.command_options import Data, load_jobs, names, required, with_data_options
 from faithmeter.errors import InputError
 from faithmeter.printing import (
     console,
@@ -172,12 +172,6 @@ def _run_of(
     return path
 
 
-def _required(data: "DataSpec | None") -> "DataSpec":
-    if data is None:
-        raise InputError("Say either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
-    return data
-
-
 @app.command()
 @with_data_options
 def train(
@@ -230,9 +224,7 @@ def train(
         print_performance(jobs.resume(run, reporter=reporter))
         return
     options = jobs.TrainingOptions(**{name: given[name] for name in names})
-    trained = jobs.train(
-        run, _required(data), model, options, max_length=max_length, vectors=vectors, reporter=reporter
-    )
+    trained = jobs.train(run, required(data), model, options, max_length=max_length, vectors=vectors, reporter=reporter)
     print_performance(trained)
 
 

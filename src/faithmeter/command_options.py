@@ -26,6 +26,13 @@ def load_jobs() -> "ModuleType":
     return jobs
 
 
+def required(data: "DataSpec | None") -> "DataSpec":
+    """Return the data that a command was given; refuse where none was."""
+    if data is None:
+        raise InputError("Say either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
+    return data
+
+
 def names(listed: str) -> tuple[str, ...]:
     """Return the names of an option that lists them."""
     return tuple(name.strip() for name in listed.split(","))

@@ -1,13 +1,12 @@
 """Models built from scratch, with word-level tokenizers, for tasks that need no pretraining. All load as any other.
 
 An encoder, T5's encoder and a GPT-2, each in four sizes: a series that shows what scale does to faithfulness. The small
-encoder has rotary positions (RoFormer), which are what makes it learn bAbI: of many small shapes tried,
-learned and sinusoidal positions stalled at half the accuracy. Two wide heads learn it faster and more surely than four
-or eight narrow ones, and three layers than two. A GPT-2 has learned
-positions: from random ones it was at 82 % of the fourth stage of the curriculum after 113 epochs (seed 0). Where they
-begin as waves and its attention by looking at what is near or alike (`_look_near_and_alike`), `gpt2-small` was through
-all five after 39 and 120 epochs (seeds 0 and 1). `gpt2-tiny` stays at 0.72 of bAbI-1 (seed 0).
-BiLSTM-attention is the model of the ROAR paper.
+encoder has rotary positions (RoFormer), which are what makes it learn bAbI: of many small shapes tried, learned and
+sinusoidal positions stalled at half the accuracy. Two wide heads learn it faster and more surely than four or eight
+narrow ones, and three layers than two. A GPT-2 has learned positions: from random ones it was at 82 % of the fourth
+stage of the curriculum after 113 epochs (seed 0). Where they begin as waves and its attention by looking at what is
+near or alike (`_look_near_and_alike`), `gpt2-small` was through all five after 39 and 120 epochs (seeds 0 and 1).
+`gpt2-tiny` stays at 0.72 of bAbI-1 (seed 0). BiLSTM-attention is the model of the ROAR paper.
 """
 
 from collections import Counter

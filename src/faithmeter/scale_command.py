@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from faithmeter.command_options import Data, load_jobs, names
-from faithmeter.errors import InputError
+from faithmeter.command_options import Data, load_jobs, names, required
 from faithmeter.printing import console, print_faithfulness, print_performance
 from faithmeter.progress import Terminal
 
@@ -35,9 +34,7 @@ def scale(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, order and masks.  [default: 0]")] = None,
 ) -> None:
     """Train, check and measure a series of models, small to large, on one task; then one report that compares them."""
-    if data is None:
-        raise InputError("Say either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
-    jobs = load_jobs()
+    data, jobs = required(data), load_jobs()
     options = jobs.TrainingOptions(epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, seed=seed)
     chosen = {} if measures is None else {"measures": names(measures)}
     measured = jobs.MeasureOptions(rows=rows, beam_rows=beam_rows, **chosen)

@@ -26,7 +26,8 @@ from faithmeter.masking import STEPS, Mask
 class Bench:
     """What a judge works on: a model, texts, and where it is known the (flat) tokens that matter in them.
 
-    `known` are explanations that one judge has asked for and another may ask for again.
+    `known` are explanations that one judge has asked for and another may ask for again, `answers` the classes that all
+    of them are about.
     """
 
     classifier: Classifier
@@ -36,12 +37,16 @@ class Bench:
     truth: Mask | None = None
     adversary_steps: int = 500
     known: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
+    answers: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def predicted(self, batch: Batch) -> Tensor:
         """Return the class that the model gives each text as it is: the one that is explained."""
-        rows = torch.arange(len(batch), device=self.classifier.device)
-        on_device = batch.to(self.classifier.device)
-        return self.classifier.logits_of_masks(on_device, rows, on_device.masked).argmax(dim=-1).cpu()
+        which = tuple(batch.rows.tolist())
+        if which not in self.answers:
+            rows = torch.arange(len(batch), device=self.classifier.device)
+            here = batch.to(self.classifier.device)
+            self.answers[which] = self.classifier.logits_of_masks(here, rows, here.masked).argmax(dim=-1).cpu()
+        return self.answers[which]
 
     def explained(self, batch: Batch, measure: ImportanceMeasure) -> Tensor:
         """Return the importance of each token for the predicted class."""
