@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import torch
-from conftest import random_classifier
+from conftest import WORDS, random_classifier
+
+from faithmeter.from_scratch import bilstm_classifier, small_classifier
 
 TEXTS = ["the film was great", "it was not awful at all", "was the story bad? the plot was very good!", "great"]
 SHORT = ["a film", "it was", "the plot was bad", "great"]
@@ -121,3 +123,12 @@ def references(explain, classifier, batch, targets=TARGETS):
         importance[row, : one.input_ids.shape[1]] = explain(classifier, one, target)
     classifier.model.zero_grad(set_to_none=True)
     return importance * batch.maskable
+
+
+def any_classifier(architecture):
+    """A new classifier of any architecture that is supported, those from scratch too."""
+    if architecture == "roformer":
+        return small_classifier([" ".join(WORDS), *TEXTS], ("a", "b", "c"), seed=0)
+    if architecture == "bilstm-attention":
+        return bilstm_classifier(2 * [" ".join(WORDS), *TEXTS], ("a", "b", "c"), pairs=True, seed=0)
+    return strong_classifier(architecture)

@@ -4,22 +4,14 @@ import functools
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, WORDS
-from importance.reference import SHORT, TARGETS, TEXTS, alone, example_batch, strong_classifier
+from conftest import ARCHITECTURES
+from importance.reference import SHORT, TARGETS, TEXTS, alone, any_classifier, example_batch, strong_classifier
 
 from faithmeter.errors import InputError
-from faithmeter.from_scratch import bilstm_classifier, small_classifier
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure, with_steps
 from faithmeter.importance.gradient import integrated_gradient
 
-
-@functools.cache
-def classifier_of(architecture):
-    if architecture == "roformer":
-        return small_classifier([" ".join(WORDS), *TEXTS], ("a", "b", "c"), seed=0)
-    if architecture == "bilstm-attention":
-        return bilstm_classifier(2 * [" ".join(WORDS), *TEXTS], ("a", "b", "c"), pairs=True, seed=0)
-    return strong_classifier(architecture)
+classifier_of = functools.cache(any_classifier)
 
 
 EVERYWHERE = [

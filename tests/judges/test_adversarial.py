@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import ARCHITECTURES, WORDS, sentiment_rows
-from importance.reference import TARGETS, TEXTS, alone, example_batch, strong_classifier
+from importance.reference import TARGETS, alone, any_classifier, example_batch, strong_classifier
 
 from faithmeter.batch import Batch
 from faithmeter.errors import InputError
-from faithmeter.from_scratch import bilstm_classifier, small_classifier
+from faithmeter.from_scratch import small_classifier
 from faithmeter.importance import IMPORTANCE_MEASURES, as_measure, with_steps
 from faithmeter.judges import adversarial as module
 from faithmeter.judges.adversarial import adversarial, rank_change, top_count, top_k, top_k_sum_change
@@ -91,20 +91,12 @@ def test_the_top_is_fifteen_per_cent_rounded_down_and_at_least_one_token():
 # ----------------------------------------------------------------------------- gradients of explanations
 
 
-def classifier_of(architecture):
-    if architecture == "roformer":
-        return small_classifier([" ".join(WORDS), *TEXTS], ("a", "b", "c"), seed=0)
-    if architecture == "bilstm-attention":
-        return bilstm_classifier(2 * [" ".join(WORDS), *TEXTS], ("a", "b", "c"), pairs=True, seed=0)
-    return strong_classifier(architecture)
-
-
 @EVERY_MEASURE
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "roformer", "bilstm-attention"])
 def test_an_explanation_has_the_gradient_that_differences_show(measure, architecture, monkeypatch):
     if not measure.explains(architecture):
         pytest.skip("not for this model")
-    classifier = classifier_of(architecture)
+    classifier = any_classifier(architecture)
     # the gradient of a ReLU jumps, and differences would show the jump
     monkeypatch.setattr(torch.nn.functional, "relu", lambda states, **_: torch.nn.functional.gelu(states))
     classifier.model.double().eval()

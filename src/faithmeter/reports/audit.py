@@ -1,7 +1,7 @@
 """The sections of a report on other judges: what each says, what it can and cannot show, and whether they agree."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
@@ -18,6 +18,7 @@ LAYERS, ATTACK, SHORT = "audit_randomisation_", "audit_adversarial_", "audit_spa
 AGREEMENT = "audit_agreement"
 SOLVED = 0.99  # share of texts in which a model must read the known token for that to be what decides
 FAR_APART, CLOSE = -0.5, 0.5
+UNCHECKED = "Whether these masked texts are in-distribution was not checked: `faithmeter check` does it."
 ATTACKS = ("unconstrained", "constrained")
 LAYER_WAYS = {"cascading": "cascading from the head", "independent": "one block at a time"}
 
@@ -68,6 +69,27 @@ def _forest(rows: Rows, names: Sequence[str], shown: Sequence[Shown]) -> Figure:
     return figure
 
 
+def _ranked(
+    rows: Rows,
+    prefix: str,
+    name: str,
+    shown: Sequence[Shown],
+    section: Section,
+    title: str,
+    caption: str,
+    most_first: bool = True,
+) -> list[Section]:
+    """Return a section with a table of the numbers shown, by the first of them, and a figure of the first two.
+
+    None where nobody has judged. `section` says the rest: its title, its words and its cautions.
+    """
+    names = _measures(rows, shown[0], most_first)
+    if not names:
+        return []
+    figure = drawn(prefix, name, caption, lambda: _forest(rows, names, shown[:2]))
+    return [replace(section, tables=[_table(rows, names, shown, f"{prefix}{name}", title)], figures=[figure])]
+
+
 def _erasure(rows: Rows, prefix: str) -> list[Section]:
     shown = [
         Shown(f"{ERASURE}comprehensiveness", "comprehensiveness"),
@@ -75,9 +97,6 @@ def _erasure(rows: Rows, prefix: str) -> list[Section]:
         Shown(f"{ERASURE}norm_comprehensiveness", "normalised comprehensiveness"),
         Shown(f"{ERASURE}norm_sufficiency", "normalised sufficiency"),
     ]
-    names = _measures(rows, shown[0])
-    if not names:
-        return []
     said = [
         "Comprehensiveness: by how much the predicted class loses probability when the most important tokens are "
         "masked; much is good. Sufficiency: by how much when only they are kept; little is good.",
@@ -85,16 +104,10 @@ def _erasure(rows: Rows, prefix: str) -> list[Section]:
         "mattered or because the text left over is like none that it knows, and without a model that understands masks "
         "they do not compare from one model to the next.",
     ]
-    return [
-        Section(
-            "Sufficiency and comprehensiveness",
-            said,
-            [_table(rows, names, shown, f"{prefix}erasure", "Sufficiency and comprehensiveness")],
-            [drawn(prefix, "erasure", "Probability lost without the important tokens, and with them alone.",
-                   lambda: _forest(rows, names, shown[:2]))],
-            cautions=_strange(rows),
-        )
-    ]  # fmt: skip
+    title = "Sufficiency and comprehensiveness"
+    section = Section(title, said, cautions=_strange(rows))
+    caption = "Probability lost without the important tokens, and with them alone."
+    return _ranked(rows, prefix, "erasure", shown, section, title, caption)
 
 
 def _strange(rows: Rows) -> list[str]:
@@ -109,7 +122,7 @@ def _strange(rows: Rows) -> list[str]:
                 f"model ({worst['measure']}; chance gives {100 * LEVEL:.0f} %): there it says little."
             )
     if not rows_of(rows, f"{ERASURE}sufficiency_outside"):
-        found.append("Whether these masked texts are in-distribution was not checked: `faithmeter check` does it.")
+        found.append(UNCHECKED)
     return found
 
 
@@ -120,36 +133,24 @@ def _fidelity(rows: Rows, prefix: str) -> list[Section]:
         Shown(f"{FLIPS}tokens_to_flip", "masked, where it changes"),
         Shown(f"{FLIPS}flip_outside", "out-of-distribution at the change"),
     ]
-    names = _measures(rows, shown[0], most_first=False)
-    if not names:
-        return []
     strange = rows_of(rows, f"{FLIPS}flip_outside")
     worst = _surely_strange(strange)
-    cautions = []
-    if not strange:
-        cautions.append("Whether these masked texts are in-distribution was not checked: `faithmeter check` does it.")
-    elif worst is not None:
+    cautions = [] if strange else [UNCHECKED]
+    if worst is not None:
         cautions.append(
             f"Up to {100 * worst['value']:.0f} % of the texts are out-of-distribution where their answer changes "
             f"({worst['measure']}; chance gives {100 * LEVEL:.0f} %): there the mask itself may have changed it."
         )
-    return [
-        Section(
-            "Tokens to flip",
-            [
-                "Tokens are masked in the order of their importance until the model gives another answer. The fewer it "
-                "takes, the better the measure has found what the answer hangs on. A text that never changes counts as "
-                "masked whole.",
-                "It compares measures on one model. It cannot compare models, for a model that does not understand "
-                "masks changes its answer sooner, whatever is masked.",
-            ],
-            [_table(rows, names, shown if strange else shown[:3], f"{prefix}fidelity", "Masking until the answer "
-                    "changes")],
-            [drawn(prefix, "fidelity", "Share of tokens masked when the answer changes, and of texts where it never "
-                   "does; dashed: at random.", lambda: _forest(rows, names, shown[:2]))],
-            cautions=cautions,
-        )
-    ]  # fmt: skip
+    said = [
+        "Tokens are masked in the order of their importance until the model gives another answer. The fewer it takes, "
+        "the better the measure has found what the answer hangs on. A text that never changes counts as masked whole.",
+        "It compares measures on one model. It cannot compare models, for a model that does not understand masks "
+        "changes its answer sooner, whatever is masked.",
+    ]
+    section = Section("Tokens to flip", said, cautions=cautions)
+    caption = "Share of tokens masked when the answer changes, and of texts where it never does; dashed: at random."
+    listed = shown if strange else shown[:3]
+    return _ranked(rows, prefix, "fidelity", listed, section, "Masking until the answer changes", caption, False)
 
 
 def _surely_strange(shares: Sequence[Row]) -> Row | None:
@@ -164,9 +165,6 @@ def _known_token(rows: Rows, prefix: str) -> list[Section]:
         Shown(f"{KNOWN}mean_rank", "mean rank (low is good)"),
         Shown(f"{KNOWN}average_precision", "average precision"),
     ]
-    names = _measures(rows, shown[0])
-    if not names:
-        return []
     reached = find(rows, f"{KNOWN}accuracy")["value"]
     said = [
         "A model of this kind was trained on texts with random labels and one added word that tells the label, so that "
@@ -180,16 +178,9 @@ def _known_token(rows: Rows, prefix: str) -> list[Section]:
         said.append(f"That model reads the word in {100 * reached:.1f} % of the test texts.")
         if reached < SOLVED:
             cautions.append("It does not read the word everywhere, so that need not be what decides: this is not sure.")
-    return [
-        Section(
-            "A known token",
-            said,
-            [_table(rows, names, shown, f"{prefix}known-token", "Finding a token that is known to decide")],
-            [drawn(prefix, "known-token", "How often and how far up the known token is found; dashed: at random.",
-                   lambda: _forest(rows, names, shown[:2]))],
-            cautions=cautions,
-        )
-    ]  # fmt: skip
+    section = Section("A known token", said, cautions=cautions)
+    caption = "How often and how far up the known token is found; dashed: at random."
+    return _ranked(rows, prefix, "known-token", shown, section, "Finding a token that is known to decide", caption)
 
 
 def _plausibility(rows: Rows, prefix: str) -> list[Section]:
@@ -198,22 +189,13 @@ def _plausibility(rows: Rows, prefix: str) -> list[Section]:
         Shown(f"{HUMAN}precision_at_truth", "share of marked tokens on top"),
         Shown(f"{HUMAN}mean_rank", "rank that holds them all (low is good)"),
     ]
-    names = _measures(rows, shown[0])
-    if not names:
-        return []
-    return [
-        Section(
-            "What people marked",
-            [
-                "How well the ranking agrees with the words that people marked as the reason.",
-                "It shows whether an explanation looks right to people. It cannot show whether it is what the model "
-                "does: a model may be right for other reasons, and an explanation that says so agrees with nobody.",
-            ],
-            [_table(rows, names, shown, f"{prefix}plausibility", "Agreement with human reasons")],
-            [drawn(prefix, "plausibility", "Agreement with human reasons; dashed: at random.",
-                   lambda: _forest(rows, names, shown[:2]))],
-        )
-    ]  # fmt: skip
+    said = [
+        "How well the ranking agrees with the words that people marked as the reason.",
+        "It shows whether an explanation looks right to people. It cannot show whether it is what the model does: a "
+        "model may be right for other reasons, and an explanation that says so agrees with nobody.",
+    ]
+    section, caption = Section("What people marked", said), "Agreement with human reasons; dashed: at random."
+    return _ranked(rows, prefix, "plausibility", shown, section, "Agreement with human reasons", caption)
 
 
 def _layers(rows: Rows, prefix: str) -> list[Section]:
@@ -268,32 +250,21 @@ def _ends(blocks: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _attacks(rows: Rows, prefix: str) -> list[Section]:
-    shown = [Shown(f"{ATTACK}rank_change", f"ranks changed, {way}", way) for way in ATTACKS]
-    names = _measures(rows, shown[0], most_first=False)
-    if not names:
-        return []
-    listed = [
-        *shown,
+    shown = [
+        *(Shown(f"{ATTACK}rank_change", f"ranks changed, {way}", way) for way in ATTACKS),
         Shown(f"{ATTACK}random_rank_change", "ranks changed, at random", ATTACKS[0]),
         Shown(f"{ATTACK}top_k_sum_change", "importance of the top changed", ATTACKS[0]),
-        Shown(f"{ATTACK}probability_change", "probability changed, unconstrained", ATTACKS[0]),
-        Shown(f"{ATTACK}probability_change", "probability changed, constrained", ATTACKS[1]),
+        *(Shown(f"{ATTACK}probability_change", f"probability changed, {way}", way) for way in ATTACKS),
     ]
-    return [
-        Section(
-            "Attacked explanations",
-            [
-                "The word embeddings are moved, by at most 2 in any direction, so as to change the explanation while "
-                "the answer stays. Few changed ranks are good; constrained attacks keep the probability too.",
-                "It shows how much an explanation can be made to change by somebody who wants it to, in a space that "
-                "no text reaches. It cannot show that an explanation is wrong: where the model itself changes its "
-                "reasons, a faithful one changes with it.",
-            ],
-            [_table(rows, names, listed, f"{prefix}adversarial", "Attacks on explanations")],
-            [drawn(prefix, "adversarial", "Share of the top ranks that an attack changes.",
-                   lambda: _forest(rows, names, shown))],
-        )
-    ]  # fmt: skip
+    said = [
+        "The word embeddings are moved, by at most 2 in any direction, so as to change the explanation while the "
+        "answer stays. Few changed ranks are good; constrained attacks keep the probability too.",
+        "It shows how much an explanation can be made to change by somebody who wants it to, in a space that no text "
+        "reaches. It cannot show that an explanation is wrong: where the model itself changes its reasons, a faithful "
+        "one changes with it.",
+    ]
+    section, caption = Section("Attacked explanations", said), "Share of the top ranks that an attack changes."
+    return _ranked(rows, prefix, "adversarial", shown, section, "Attacks on explanations", caption, False)
 
 
 def _sparsity(rows: Rows, prefix: str) -> list[Section]:
