@@ -126,11 +126,13 @@ def test_who_goes_on_waits_for_processes_that_a_killed_master_left_behind(tmp_pa
     """A worker without its master may end what it does; whoever counted that as undone would do it again beside it."""
     code = (
         "import pathlib, sys, time; from faithmeter.files import at_work\n"
-        "with at_work(pathlib.Path(sys.argv[1])):\n    print('at work', flush=True); time.sleep(1.5)"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "with at_work(folder):\n    print('at work', flush=True); time.sleep(1.5); (folder / 'done').touch()"
     )
     left = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert left.stdout.readline() == "at work\n"
     wait_until_nobody_is_at_work(tmp_path)
+    assert (tmp_path / "done").exists()
     assert left.wait(timeout=30) == 0
     wait_until_nobody_is_at_work(tmp_path)  # nobody there: at once
 
