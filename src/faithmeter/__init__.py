@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AuditOptions,
         MeasureOptions,
         RoarOptions,
+        SelectOptions,
         TrainingOptions,
         adopt,
         audit,
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
         report,
         resume,
         roar,
+        select,
         train,
+        transfer,
     )
     from faithmeter.performance import METRICS, majority_performance
     from faithmeter.results import Result
@@ -55,6 +58,7 @@ __all__ = [
     "RoarOptions",
     "RoarRun",
     "Run",
+    "SelectOptions",
     "Splits",
     "Task",
     "TrainingConfig",
@@ -75,8 +79,10 @@ __all__ = [
     "report",
     "resume",
     "roar",
+    "select",
     "small_classifier",
     "train",
+    "transfer",
 ]
 
 _ROOMS = {
@@ -108,6 +114,7 @@ _ROOMS = {
         "AuditOptions",
         "MeasureOptions",
         "RoarOptions",
+        "SelectOptions",
         "TrainingOptions",
         "adopt",
         "audit",
@@ -118,7 +125,9 @@ _ROOMS = {
         "report",
         "resume",
         "roar",
+        "select",
         "train",
+        "transfer",
     ),
     "performance": (
         "METRICS",

@@ -90,6 +90,7 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
         training = None if config.training is None else dataclasses.replace(config.training, seed=0)
         asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "checked")}
         asked |= {judge: {**found, "weights": None} for judge, found in run.judgement_settings.items()}
+        asked |= {"select": {**run.selection_settings, "weights": None}}
         groups[repr((dataclasses.replace(config, training=training), asked))].append(run)
     titled: dict[str, list[Run]] = {}
     for same in groups.values():
@@ -240,6 +241,10 @@ def _commands(run: Run) -> list[str]:
     """Return the commands that lead to the run."""
     config, path = run.config, str(run.path)
     data = _data_options(config.data)
+    check = [_command("check", path, *_check_options(run))] if run.checked else []
+    if config.reference is not None:
+        made = _command("transfer", config.reference, path, *data)
+        return [made, *check, *_measure_command(run), *_audit_commands(run)]
     if config.training is None:
         extra = ["--run", path, "--max-length", str(config.max_length)]
         extra += ["--masked-before"] if config.masked_before else []
@@ -255,8 +260,7 @@ def _commands(run: Run) -> list[str]:
     flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")
     flags += ["--max-length", str(config.max_length), *(["--vectors", config.vectors] if config.vectors else [])]
     train = _command("train", path, *data, "--model", config.model, *options, *flags)
-    check = [_command("check", path, *_check_options(run))] if run.checked else []
-    return [train, *check, *_measure_command(run), *_audit_commands(run)]
+    return [train, *check, *_measure_command(run), *_audit_commands(run), *_select_commands(run)]
 
 
 def _check_options(run: Run) -> list[str]:
@@ -292,6 +296,23 @@ def _audit_commands(run: Run) -> list[str]:
         parts = [part for name, value in asked.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         commands.append(_command("audit", str(run.path), "--judges", judge, "--measures", ",".join(known), *parts))
     return commands
+
+
+def _select_commands(run: Run) -> list[str]:
+    """Return the commands that trained second models on rationales, one a length."""
+    found: dict[str, list[set[str]]] = {}
+    for file in run.selections.glob("*/*/seed-*/answers.parquet"):
+        measure, cut, seed = file.parts[-4:-1]
+        kind, length = cut.split("-", 1)
+        for names, name in zip(found.setdefault(length, [set(), set(), set()]), (measure, kind, seed[5:]), strict=True):
+            names.add(name)
+    settings = run.selection_settings
+    return [
+        _command("select", str(run.path), "--measures", ",".join(sorted(measures)), "--rationales",
+                 ",".join(sorted(kinds)), "--length", length, "--seeds", ",".join(sorted(seeds)), "--rows",
+                 str(settings["rows"]), "--epochs", str(settings["epochs"]))
+        for length, (measures, kinds, seeds) in sorted(found.items())
+    ]  # fmt: skip
 
 
 def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:

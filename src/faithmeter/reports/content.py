@@ -8,6 +8,8 @@ from faithmeter.reports import figures, words
 from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Example, Section, drawn
+from faithmeter.reports.select import select_sections
+from faithmeter.reports.transfer import transfer_sections
 from faithmeter.results import Rows, find, number, rows_of
 
 
@@ -94,10 +96,12 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
     cautions = words.cautions(rows, subject.validation_rows)
     found = [Section("In short", words.verdict(rows), cautions=cautions, verdict=True)]
+    found += transfer_sections(rows, prefix)
     if figures.measures(rows):
         found += _measured(subject, prefix)
     found += _checked(subject, prefix)
     found += audit_sections(rows, prefix)
+    found += select_sections(rows, prefix)
     found.append(_performance([subject], prefix))
     if any(subject.histories):
         found.append(
