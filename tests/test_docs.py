@@ -60,6 +60,7 @@ BEFORE = {
         "measure runs/quickstart --measures grad-l2",
     ),
     "auditing": ("train runs/quickstart --task babi-1",),
+    "select-then-predict": ("train runs/quickstart --task babi-1",),
     "exploring": ("train runs/quickstart --task babi-1",),
     "results": ("train runs/study/sst2-masked-0 --task sst2 --data-dir DIR",),
 }

@@ -54,13 +54,11 @@ def check(
             "The paper's form does not hold its level: up to a sixth of typical rows fall below 5 %. Read its p-values "
             "beside the paper's, not as a verdict on this model."
         )
+    carried = None if run.config.reference is None else _of_the_reference(run, form, reporter)
     run.store_results(KINDS, [])  # of an earlier check, whose test is about to be replaced
     config, classifier, splits = run.config, run.classifier(), run.data()
     test = encode(classifier, splits.test, "test", reporter)
-    if config.reference is None:
-        masf = _fitted(run, classifier, splits.validation, test, form, rows, reporter)
-    else:
-        masf = _of_the_reference(run, form, reporter)
+    masf = carried or _fitted(run, classifier, splits.validation, test, form, rows, reporter)
     verdicts = judge(classifier, masf, test, seed=config.seed, reporter=reporter)
     kinds = KINDS if form == "calibrated" else KINDS[1:]  # the paper's form allows no verdict
     results = [result for verdict in verdicts for result in _results(verdict) if result.kind in kinds]
