@@ -57,6 +57,7 @@ def test_a_faithful_measure_keeps_the_performance_and_random_tokens_do_not(selec
 def test_the_section_says_what_it_shows_and_what_it_cannot(selected, tmp_path):
     (section,) = select_sections(selected.results)
     names = [row[0] for row in section.tables[0].rows]
+    assert section.tables[0].columns[1:3] == ("top, 20 %", "contiguous, 20 %")
     assert names == ["full text", "loo-signed", "random", "class majority"]
     assert any("surely more than with random tokens" in line for line in section.words)
     assert any("cannot show" in line for line in section.words)

@@ -350,16 +350,18 @@ def _store(work: _Work, total: int) -> None:
 
 
 def read_answers(run: Run) -> dict[tuple[str, str], dict[int, Ints]]:
-    """Return what second models answer, by (measure, rationale in words) and seed; random first, then as named."""
-    found: dict[tuple[str, str], dict[int, Ints]] = {}
-    names = {name: place for place, name in enumerate(IMPORTANCE_MEASURES)}
-    files = run.selections.glob("*/*/seed-*/answers.parquet")
-    for file in sorted(files, key=lambda file: (names.get(file.parts[-4], -1), *file.parts)):
+    """Return what second models answer, by (measure, rationale in words) and seed; random first, then as in tables."""
+    kinds, measures = list(RATIONALES), list(IMPORTANCE_MEASURES)
+    read = []
+    for file in run.selections.glob("*/*/seed-*/answers.parquet"):
         measure, cut, seed = file.parts[-4:-1]
         kind, length = cut.split("-", 1)
+        order = measures.index(measure), kinds.index(kind), float(length), int(seed.removeprefix("seed-"))
+        read.append((order, file))
+    found: dict[tuple[str, str], dict[int, Ints]] = {}
+    for (measure_at, kind_at, share, number), file in sorted(read):
         answers = pyarrow.parquet.read_table(file)["predicted"].to_numpy()
-        detail = f"{kind}, {100 * float(length):g} %"
-        found.setdefault((measure, detail), {})[int(seed.removeprefix("seed-"))] = answers
+        found.setdefault((measures[measure_at], f"{kinds[kind_at]}, {100 * share:g} %"), {})[number] = answers
     return found
 
 
