@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     TIES = 33
     REFERENCE_ROWS = 34
     REFERENCE_STEPS = 35
+    DRIFT_MAP = 41
 
 
 def random_stream(*keys: int) -> np.random.Generator:

@@ -18,6 +18,7 @@ from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import explain_text
 from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.jobs.audit_summary import drift_points
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import words
@@ -33,7 +34,8 @@ from faithmeter.run import Run, is_roar
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
-AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps")
+AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "other")
+OF_ONE_RUN = ("weights", "other", "other_weights")  # what judges worked with that differs from seed to seed
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 
 
@@ -89,7 +91,7 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
         config, settings = run.config, run.measurement_settings
         training = None if config.training is None else dataclasses.replace(config.training, seed=0)
         asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "checked")}
-        asked |= {judge: {**found, "weights": None} for judge, found in run.judgement_settings.items()}
+        asked |= {judge: {**found, **dict.fromkeys(OF_ONE_RUN)} for judge, found in run.judgement_settings.items()}
         groups[repr((dataclasses.replace(config, training=training), asked))].append(run)
     titled: dict[str, list[Run]] = {}
     for same in groups.values():
@@ -122,6 +124,7 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         validation_rows=None if masf is None else masf.rows,
         examples=_examples(first, rows) if examples else (),
         about=_about(first),
+        points=drift_points(first),  # a map is of one model
     )
 
 

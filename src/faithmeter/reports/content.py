@@ -6,6 +6,7 @@ from functools import partial
 
 from faithmeter.reports import figures, words
 from faithmeter.reports.audit import audit_sections
+from faithmeter.reports.drift import Points
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Example, Section, drawn
 from faithmeter.results import Rows, find, number, rows_of
@@ -29,6 +30,7 @@ class Subject:
     validation_rows: int | None
     examples: Sequence[Example] = ()
     about: Sequence[str] = ()  # what is explained and what is masked, in sentences
+    points: Points | None = None  # where masked texts lie
 
 
 def sections(subjects: Sequence[Subject]) -> list[Section]:
@@ -97,7 +99,7 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     if figures.measures(rows):
         found += _measured(subject, prefix)
     found += _checked(subject, prefix)
-    found += audit_sections(rows, prefix)
+    found += audit_sections(rows, prefix, subject.points)
     found.append(_performance([subject], prefix))
     if any(subject.histories):
         found.append(
