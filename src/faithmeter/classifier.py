@@ -215,7 +215,7 @@ class Classifier:
         return read_weights(self.model, batch)
 
     def representations(self, batch: Batch, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Return the (rows, dimensions) that the head reads, and MaSF's features if asked for: eval mode, on the CPU."""
+        """Return the (rows, dimensions) that the head reads, and MaSF's features if asked for; eval mode, the CPU."""
         breathe()
         batch = batch.to(self.device)
         state = evaluating(self.model) if features else explaining(self.model)  # all positions, or those that are read

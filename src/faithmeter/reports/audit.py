@@ -302,8 +302,10 @@ def _other_models(rows: Rows, prefix: str) -> list[Section]:
     if not found:
         return []
     numbers = [one for judge in found.values() for one in judge]
-    # by each judge's first number; the one that has fewer measures leaves gaps
-    names = list(dict.fromkeys(name for judge in found.values() for name in _measures(rows, judge[0])))
+    # by likeness to the other seed's, or by the lack of it to random ones; who was not judged by both leaves a gap
+    names = list(
+        dict.fromkeys(name for judge, own in found.items() for name in _measures(rows, own[0], judge == "other-seed"))
+    )
     drawn_numbers = [judge[0] for judge in found.values()]
     caption = "Rank correlation with the explanations of another model, on texts that both answer alike."
     figure = drawn(prefix, "other-models", caption, lambda: _forest(rows, names, drawn_numbers))

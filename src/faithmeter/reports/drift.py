@@ -82,7 +82,7 @@ def _tables(rows: Rows, prefix: str, names: Sequence[str]) -> list[Table]:
 
 
 def _beside_the_check(rows: Rows, prefix: str) -> list[Table]:
-    """Return the drift of random masking beside the p-values of the run's check, ratio by ratio; none where unchecked."""
+    """Return the drift of random masking beside the p-values of the run's check, by ratio; none where unchecked."""
     checked = {f"{100 * row['masking_ratio']:.0f} %": row["value"] for row in rows_of(rows, "check_p_value")}
     if not checked:
         return []
@@ -107,8 +107,10 @@ def _curves(rows: Rows, names: Sequence[str]) -> Figure:
         for name in names:
             _curve(axes, [find(rows, f"{DRIFT}{kind}", name, detail=share) for share in SHARES], name, scale)
         axes.set(title=title, xlabel="tokens masked [%]")
-        axes.set_ylim(bottom=0, top=max(10, axes.get_ylim()[1]) if kind == "outside" else None)
+        if kind == "drift":
+            axes.set_ylim(bottom=0)
         if kind == "outside":
+            axes.set_ylim(0, max(10, axes.get_ylim()[1]))
             axes.axhline(5, color=RANDOM, linewidth=1, linestyle=":")
     handles, labels = every[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper")
@@ -197,5 +199,5 @@ def _paths(axes: Axes, points: Points, places: Array) -> None:
     classes, counts = np.unique(points.classes, return_counts=True)
     for one in classes[np.argsort(-counts, kind="stable")][:CLASSES_SHOWN]:
         path = places[points.classes == one].mean(axis=0)
-        axes.plot(*path.T, color=INK, linewidth=1, marker=".", markersize=2.5)
+        axes.plot(*path.T, color=INK, linewidth=0.8, marker=".", markersize=2.5)
         axes.annotate(points.labels[int(one)], path[0], xytext=(3, 3), textcoords="offset points", fontsize=7)
