@@ -252,9 +252,11 @@ def test_other_models_stand_side_by_side_and_the_share_of_same_answers_is_told()
     (table,) = found.tables
     assert [line[0] for line in table.rows] == ["ig-signed", "grad-l2", "loo-signed"]
     assert "87.5 %" in " ".join(found.words)
+    assert "other seed, all texts" in table.columns
+    first, second = found.figures[0].figure.axes
+    assert first.get_xlim() == second.get_xlim()
+    agreed = [{**one, "value": 1.0} if one["kind"].endswith("same_answer") else one for one in rows()]
+    assert "other seed, all texts" not in section("Another seed and random weights", agreed).tables[0].columns
     alone = [one for one in rows() if "other-seed" not in one["kind"]]
     (without,) = section("Another seed and random weights", alone).tables
-    assert without.columns == (
-        "measure", "rank correlation, random weights", "overlap of the top quarter, random weights",
-        "overlap by chance",
-    )  # fmt: skip
+    assert without.columns == ("measure", "random weights", "random weights, top quarter", "top quarter by chance")

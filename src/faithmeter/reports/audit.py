@@ -16,7 +16,7 @@ from faithmeter.results import Row, Rows, find, number, rows_of
 KIND = "audit_"
 ERASURE, KNOWN, HUMAN = "audit_erasure_", "audit_known-token_", "audit_plausibility_"
 FLIPS = "audit_fidelity_"
-WITH_OTHERS = {"other-seed": "audit_other-seed_", "random-weights": "audit_random-weights_"}
+OTHER, FRESH = "audit_other-seed_", "audit_random-weights_"
 LAYERS, ATTACK, SHORT = "audit_randomisation_", "audit_adversarial_", "audit_sparsity_held"
 AGREEMENT = "audit_agreement"
 SOLVED = 0.99  # share of texts in which a model must read the known token for that to be what decides
@@ -269,21 +269,22 @@ def _ends(blocks: Sequence[str]) -> list[tuple[str, str]]:
 
 def _other_models(rows: Rows, prefix: str) -> list[Section]:
     """Return how alike explanations of other models are: one that learnt the same, and one that learnt nothing."""
-    seed, fresh = WITH_OTHERS.values()
-    shown = {
-        "other-seed": [
-            Shown(f"{seed}rank_correlation", "rank correlation, other seed", "same answer"),
-            Shown(f"{seed}top_overlap", "overlap of the top quarter, other seed", "same answer"),
-            Shown(f"{seed}rank_correlation", "rank correlation, other seed, all texts", "all texts"),
-            Shown(f"{seed}chance_overlap", "overlap by chance", "same answer"),
-        ],
-        "random-weights": [
-            Shown(f"{fresh}rank_correlation", "rank correlation, random weights"),
-            Shown(f"{fresh}top_overlap", "overlap of the top quarter, random weights"),
-            Shown(f"{fresh}chance_overlap", "overlap by chance"),
-        ],
-    }
-    found = {judge: numbers for judge, numbers in shown.items() if rows_of(rows, numbers[0].kind)}
+    alike = rows_of(rows, f"{OTHER}same_answer")
+    chance, every = "top quarter by chance", Shown(f"{OTHER}rank_correlation", "other seed, all texts", "all texts")
+    of_seed = [
+        Shown(f"{OTHER}rank_correlation", "other seed", "same answer"),
+        Shown(f"{OTHER}top_overlap", "other seed, top quarter", "same answer"),
+        *([every] if any(row["value"] < 1 for row in alike) else []),
+        Shown(f"{OTHER}chance_overlap", chance, "same answer"),
+    ]
+    of_fresh = [
+        Shown(f"{FRESH}rank_correlation", "random weights"),
+        Shown(f"{FRESH}top_overlap", "random weights, top quarter"),
+        Shown(f"{FRESH}chance_overlap", chance),
+    ]
+    found = [shown for shown in (of_seed, of_fresh) if rows_of(rows, shown[0].kind)]
+    if not found:
+        return []
     said = [
         "Explanations of the model are compared with those of a model trained in the same way with another seed, and "
         "with those of the same model with random weights. A measure that explains what was learnt says much the same "
@@ -293,27 +294,27 @@ def _other_models(rows: Rows, prefix: str) -> list[Section]:
         "model well: two models may come to the same answer for different reasons, and the other seed and the random "
         "weights are one draw each, which the intervals do not cover.",
     ]
-    alike = rows_of(rows, f"{seed}same_answer")
     if alike:
         said.append(
-            f"The model of the other seed gives the same answer to {100 * alike[0]['value']:.1f} % of the texts; its "
+            f"The model of the other seed gives the same answer to {100 * alike[0]['value']:.1f} % of the texts; the "
             "numbers are of those texts, but where all are named."
         )
-    if not found:
-        return []
-    numbers = [one for judge in found.values() for one in judge]
     # by likeness to the other seed's, or by the lack of it to random ones; who was not judged by both leaves a gap
-    names = list(
-        dict.fromkeys(name for judge, own in found.items() for name in _measures(rows, own[0], judge == "other-seed"))
-    )
-    drawn_numbers = [judge[0] for judge in found.values()]
-    caption = "Rank correlation with the explanations of another model, on texts that both answer alike."
-    figure = drawn(prefix, "other-models", caption, lambda: _forest(rows, names, drawn_numbers))
-    once = {one.title: one for one in numbers}
-    table = _table(
-        rows, names, list(once.values()), f"{prefix}other-models", "Likeness to another model's explanations"
-    )
-    return [Section("Another seed and random weights", said, [table], [figure])]
+    names = list(dict.fromkeys(name for one in found for name in _measures(rows, one[0], one is of_seed)))
+
+    def draw() -> Figure:
+        figure = _forest(rows, names, [replace(one[0], title=f"rank correlation, {one[0].title}") for one in found])
+        limits = [axes.get_xlim() for axes in figure.axes]
+        for axes in figure.axes:  # one scale, or the panels would not compare
+            axes.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+            axes.axvline(0, color=RANDOM, linewidth=1, linestyle=":")
+        return figure
+
+    once = list({one.title: one for judge in found for one in judge}.values())
+    title = "Rank correlation with another model's explanations, and overlap of the top quarter of the tokens"
+    table = _table(rows, names, once, f"{prefix}other-models", title)
+    caption = "Rank correlation with another model's explanations; of the other seed, on texts that both answer alike."
+    return [Section("Another seed and random weights", said, [table], [drawn(prefix, "other-models", caption, draw)])]
 
 
 def _attacks(rows: Rows, prefix: str) -> list[Section]:
