@@ -14,8 +14,9 @@ PACKAGE = Path(faithmeter.__file__).parent
 ROOMS = (
     "errors", "files", "heat_map", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks",
     "data", "batch", "last_layer", "fused_linear", "bilstm", "t5_encoder", "reading", "special_tokens", "borrowing",
-    "classifier", "word_vectors", "from_scratch", "training.strategy", "training.curriculum", "training.checkpoint",
-    "training.loop", "training", "importance.at_embeddings", "importance.gradient", "importance.deep_lift",
+    "classifier", "word_vectors", "from_scratch", "training.strategy", "training.config", "training.curriculum",
+    "training.checkpoint", "training.robust", "training.loop", "training",
+    "importance.at_embeddings", "importance.gradient", "importance.deep_lift",
     "importance.occlusion", "importance.attention", "importance.beam", "importance.chance", "importance.surrogate",
     "importance.ensemble", "importance", "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict",
     "in_distribution", "faithfulness", "faithfulness.curves", "faithfulness.roar", "faithfulness.synthetic", "judges",
@@ -26,8 +27,8 @@ ROOMS = (
     "reports.card", "reports.page", "reports.roar", "web", "web.desk", "web.app", "jobs.audit_summary",
     "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.auditing",
     "jobs.explaining", "jobs.reporting", "jobs.roar_summary", "jobs.roaring", "jobs.synthetic", "jobs.scaling",
-    "jobs.serving", "jobs", "__init__", "printing", "command_options", "audit_command", "roar_command", "scale_command",
-    "cli",
+    "jobs.serving", "jobs", "__init__", "printing", "command_options", "train_command", "audit_command", "roar_command",
+    "scale_command", "cli",
 )  # fmt: skip
 
 

@@ -248,8 +248,8 @@ def _commands(run: Run) -> list[str]:
     options = [
         part
         for name, value in vars(config.training).items()
-        if name not in ("betas", "mask_context", "curriculum") and value is not None
-        for part in (f"--{name.replace('_', '-')}", str(value))
+        if name not in {"betas", "mask_context", "curriculum", *config.training.idle} and value not in (None, ())
+        for part in (f"--{name.replace('_', '-')}", ",".join(value) if name == "robust" else str(value))
     ]
     flags = ["--mask-context"] if config.training.mask_context else []
     flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")

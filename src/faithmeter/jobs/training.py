@@ -47,6 +47,14 @@ class TrainingOptions:
     curriculum: bool | None = None
     mixed_precision: str | None = None
     tracker: str | None = None
+    robust: tuple[str, ...] | None = None
+    igr_weight: float | None = None
+    vat_weight: float | None = None
+    vat_radius: float | None = None
+    guided_weight: float | None = None
+    guided_share: float | None = None
+    adversarial_share: float | None = None
+    adversarial_budget: float | None = None
     seed: int | None = None
 
     def over(self, defaults: TrainingConfig) -> TrainingConfig:
