@@ -12,6 +12,7 @@ from rich.console import Console
 from faithmeter import __version__
 from faithmeter.audit_command import audit
 from faithmeter.command_options import Data, load_jobs, names, with_data_options
+from faithmeter.compare_command import compare
 from faithmeter.errors import InputError
 from faithmeter.printing import (
     console,
@@ -286,6 +287,7 @@ def _texts(
 app.command()(with_data_options(roar))
 app.command()(audit)
 app.command()(with_data_options(scale))
+app.command()(with_data_options(compare))
 
 
 @app.command()

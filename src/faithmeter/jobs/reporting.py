@@ -21,7 +21,7 @@ from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import words
-from faithmeter.reports.content import Subject, sections
+from faithmeter.reports.content import Subject, sections, training_sections
 from faithmeter.reports.figures import as_bytes, measures
 from faithmeter.reports.formats import Table, as_csv, as_latex
 from faithmeter.reports.page import render_markdown, render_page
@@ -82,6 +82,12 @@ def report(
     return write_report(Path(out), title, content, formats)
 
 
+def compared(paths: Sequence[str | Path]) -> list[Section]:
+    """Return what a report says of the ways in which runs were trained, where they are of the same model and data."""
+    groups = _repetitions([Run(path) for path in paths])
+    return training_sections([_subject(title, same, examples=False) for title, same in groups.items()])
+
+
 def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Return the runs by title: together where they differ in the seed alone, each in its own right otherwise."""
     groups: dict[str, list[Run]] = defaultdict(list)
@@ -117,6 +123,7 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         metric=config.metric,
         rows=rows,
         histories=[run.history for run in runs],
+        trainings={run.config.seed: run.results for run in runs},
         settings=_settings(runs),
         commands=[line for run in runs for line in _commands(run)],
         validation_rows=None if masf is None else masf.rows,

@@ -134,6 +134,27 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
     return _train_and_test(run, splits, classifier, _main_process_only(reporter))
 
 
+def train_or_go_on(
+    path: str | Path,
+    data: DataSpec,
+    model: str,
+    options: TrainingOptions | None = None,
+    *,
+    max_length: int = 512,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Return a run trained to its end: a new one, or one begun before; refuse one that was made with something else."""
+    options, path = options or TrainingOptions(), Path(path)
+    if not (path / "config.json").is_file():
+        return train(path, data, model, options, max_length=max_length, reporter=reporter)
+    run = Run(path)
+    asked = (absolute_model(model), absolute(data), options.over(training_defaults(model, data.resolved())), max_length)
+    found = run.config
+    if (found.model, found.data, found.training, found.max_length) != asked:
+        raise InputError(f"{path} is a run with another model, data or training. Name another place.")
+    return run if run.trained and run.results else resume(path, reporter=reporter)
+
+
 def _main_process_only(reporter: Reporter | None) -> Reporter:
     """Return the reporter in the first of the processes that `accelerate launch` started, silence in the others."""
     return reporter if reporter is not None and PartialState().is_main_process else Silent()
