@@ -95,7 +95,12 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
         config, settings = run.config, run.measurement_settings
         training = None if config.training is None else dataclasses.replace(config.training, seed=0)
         asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "checked")}
-        asked |= {judge: {**found, "weights": None} for judge, found in run.judgement_settings.items()}
+        # each training has weights of its own, and the in-distribution test that was fitted to them the run's seed
+        asked |= {
+            judge: {name: str(value).removesuffix(f", seed {config.seed}") for name, value in found.items()}
+            | {"weights": None}
+            for judge, found in run.judgement_settings.items()
+        }
         groups[repr((dataclasses.replace(config, training=training), asked))].append(run)
     titled: dict[str, list[Run]] = {}
     for same in groups.values():

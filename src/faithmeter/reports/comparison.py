@@ -145,7 +145,7 @@ def _against(first: Way, way: Way) -> str:
             if low > 0 or high < 0:
                 (better if (low > 0) == what.more_is_better else worse).append(name)
         if both:
-            told = [f"better for {listed(better)}"] * bool(better) + [f"worse for {listed(worse)}"] * bool(worse)
+            told = [f"{how} for {listed(which)}" for how, which in (("better", better), ("worse", worse)) if which]
             said.append(f"{what.title} {' and '.join(told) if told else 'not surely changed for any measure'}")
     if first.seconds and way.seconds:
         said.append(f"training takes {way.seconds / first.seconds:.1f} times as long")
