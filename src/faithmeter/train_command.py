@@ -50,10 +50,10 @@ def train(
         str | None,
         typer.Option(help="Losses to add, separated by commas: igr, vat, explanation-guided, adversarial."),
     ] = None,
-    igr_weight: Annotated[float | None, typer.Option(help="Of the squared input gradient.  [default: 0.1]")] = None,
+    igr_weight: Annotated[float | None, typer.Option(help="Of the squared input gradient.  [default: 0.001]")] = None,
     vat_weight: Annotated[float | None, typer.Option(help="Of the change under virtual attack.  [default: 1]")] = None,
     vat_radius: Annotated[
-        float | None, typer.Option(help="Length of that attack, as a share of the embeddings'.  [default: 0.1]")
+        float | None, typer.Option(help="Length of that attack, as a share of the embeddings'.  [default: 0.03]")
     ] = None,
     guided_weight: Annotated[
         float | None, typer.Option(help="Of the distance from attention to attribution.  [default: 0.1]")

@@ -53,9 +53,9 @@ class TrainingConfig:
     mixed_precision: str = "no"
     tracker: str | None = None
     robust: tuple[str, ...] = ()
-    igr_weight: float = 0.1
+    igr_weight: float = 0.001
     vat_weight: float = 1.0
-    vat_radius: float = 0.1
+    vat_radius: float = 0.03
     guided_weight: float = 0.1
     guided_share: float = 0.2
     adversarial_share: float = 0.1
