@@ -50,6 +50,15 @@ def read_weights(model: transformers.PreTrainedModel, batch: Batch) -> Tensor:
     return (positions == (positions * kept).argmax(dim=1, keepdim=True)).float()
 
 
+def attention_of_what_is_read(model: transformers.PreTrainedModel, batch: Batch, layer: Tensor) -> Tensor:
+    """Return (rows, tokens) of a (rows, heads, queries, tokens) layer: the queries that the head reads, heads averaged.
+
+    BiLSTM-attention has one query, which is what it reads.
+    """
+    weights = read_weights(model, batch)[:, : layer.shape[2], None]
+    return (layer.mean(dim=1) * weights).sum(dim=1)
+
+
 @contextmanager
 def heard_by_head(model: transformers.PreTrainedModel, batch: Batch) -> Iterator[list[Tensor]]:
     """Yield a list to which a pass of that batch through the model adds the (rows, dimensions) vectors the head reads.
