@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from faithmeter.reports.figures import INK, RANDOM, look
 from faithmeter.reports.formats import Table
@@ -20,8 +21,8 @@ SHARES = tuple(f"{share} %" for share in range(0, 101, 10))  # details of the ro
 SHOWN = (0, 2, 4, 6, 8, 10)  # steps on the map: more would hide each other
 TEXTS_SHOWN = 60
 CLASSES_SHOWN = 8
-# from blue over purple to orange: none too dark for a black page or too light for a white one
-COLOURS = LinearSegmentedColormap.from_list("masked", ["#0072B2", "#A63A6B", "#E69F00"])
+# from blue over pink to orange: none too dark for a black page or too light for a white one
+COLOURS = LinearSegmentedColormap.from_list("masked", ["#0072B2", "#C9609A", "#E69F00"])
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -180,11 +181,12 @@ def _map(points: Points, plane: Mapping[str, Array], ways: tuple[str, str]) -> F
         for step in SHOWN:
             here, colour = places[:TEXTS_SHOWN, step], COLOURS(step / steps)
             strange = points.outside[name][:TEXTS_SHOWN, step] == 1 if points.outside else np.zeros(len(here), bool)
-            axes.plot(*here[~strange].T, "o", color=colour, markersize=3.5, markeredgewidth=0, alpha=0.75)
+            axes.plot(*here[~strange].T, "o", color=colour, markersize=3.5, markeredgewidth=0, alpha=0.85)
             axes.plot(*here[strange].T, "x", color=colour, markersize=4, markeredgewidth=1, alpha=0.9)
         if not ways[0].startswith("UMAP"):
             _paths(axes, points, places)
         axes.set(title="masked at random" if name == "random" else f"masked by {name}", xlabel=ways[0])
+        axes.xaxis.set_major_locator(MaxNLocator(5))
     panels[0].set_ylabel(ways[1])
     marks = [Line2D([], [], marker="o", linestyle="", color=COLOURS(step / steps), label=SHARES[step])
              for step in SHOWN]  # fmt: skip
