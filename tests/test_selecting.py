@@ -86,7 +86,7 @@ def test_the_second_model_sees_nothing_but_the_rationales(run, monkeypatch):
         (kept,) = [word for word in words if word in text.split()]  # one of four words
         assert kept in ("good", "bad")
     assert seen["strategy"] == "plain"
-    assert seen["config"].validation == "unmasked"
+    assert (seen["config"].validation, seen["config"].robust) == ("unmasked", ())
     assert len(seen["validation"]) == len(run.data().validation)
 
 

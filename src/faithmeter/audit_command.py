@@ -15,8 +15,8 @@ def audit(
     judges: Annotated[
         str | None,
         typer.Option(
-            help="erasure, fidelity, sparsity, randomisation, adversarial, known-token, plausibility; several with "
-            "commas.  [default: all that can but adversarial]"
+            help="erasure, fidelity, sparsity, drift, randomisation, random-weights, other-seed, adversarial, "
+            "known-token, plausibility; several with commas.  [default: all that can but adversarial]"
         ),
     ] = None,
     measures: Annotated[
@@ -31,6 +31,9 @@ def audit(
         str | None, typer.Option(help="Column of the test data with what people marked as the reason.")
     ] = None,
     adversary_steps: Annotated[int, typer.Option(min=1, help="Steps of an attack on an explanation.")] = 500,
+    other: Annotated[
+        Path | None, typer.Option(help="A run that differs in its training's seed alone, for the judge other-seed.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows, samples, fresh weights and attacks.")] = 0,
 ) -> None:
     """Judge explanations in every other way the literature has; do the judges agree? Goes on where it was stopped."""
@@ -43,6 +46,7 @@ def audit(
         place=place,
         rationales=rationales,
         adversary_steps=adversary_steps,
+        other=other,
     )
     audited = jobs.audit(run, options, reporter=Terminal(console))
     for section in jobs.audit_sections(audited.results):

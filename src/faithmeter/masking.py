@@ -31,12 +31,14 @@ class Purpose(IntEnum):
     ADVERSARY = 15
     AUDITED_ROWS = 16
     AGREEMENT = 17
+    ATTACKED_ROWS = 19
     REFERENCE_MASKS = 31
     REFERENCE_HALVES = 32
     TIES = 33
     REFERENCE_ROWS = 34
     REFERENCE_STEPS = 35
-    SELECTED_ROWS = 41
+    DRIFT_MAP = 41
+    SELECTED_ROWS = 51
 
 
 def random_stream(*keys: int) -> np.random.Generator:

@@ -68,7 +68,7 @@ class RunConfig:
         """How the model was trained, in words."""
         if self.reference is not None:
             return "out of domain"
-        return "as it came" if self.training is None else self.training.strategy
+        return "as it came" if self.training is None else self.training.how
 
     @property
     def knows_masks(self) -> bool:
@@ -113,7 +113,7 @@ class Run:
         training = stored.pop("training")
         return RunConfig(
             data=DataSpec(**stored.pop("data")),
-            training=training and TrainingConfig(**{**training, "betas": tuple(training["betas"])}),
+            training=training and TrainingConfig.read(training),
             labels=tuple(stored.pop("labels")),
             **stored,
         )

@@ -136,7 +136,10 @@ def select(path: str | Path, options: SelectOptions | None = None, *, reporter: 
 
 
 def second_training(run: Run, options: SelectOptions) -> TrainingConfig:
-    """Return the run's own training without masks, because a rationale is a whole text to the second model."""
+    """Return the run's own training without masks, because a rationale is a whole text to the second model.
+
+    Without robust losses too: they are meant for explanations, and the second model is not explained.
+    """
     training = run.config.training
     if training is None:
         raise InputError(
@@ -147,6 +150,7 @@ def second_training(run: Run, options: SelectOptions) -> TrainingConfig:
         training,
         strategy="plain",
         validation="unmasked",
+        robust=(),
         tracker=None,
         epochs=training.epochs if options.epochs is None else options.epochs,
     )
