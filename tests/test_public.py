@@ -14,7 +14,8 @@ PACKAGE = Path(faithmeter.__file__).parent
 ROOMS = (
     "errors", "files", "heat_map", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks",
     "data", "batch", "last_layer", "fused_linear", "bilstm", "t5_encoder", "reading", "special_tokens", "borrowing",
-    "classifier", "word_vectors", "from_scratch", "training.strategy", "training.curriculum", "training.checkpoint",
+    "classifier", "attacks.words", "attacks.neighbours", "attacks.kinds", "attacks.order", "attacks.search", "attacks",
+    "word_vectors", "from_scratch", "training.strategy", "training.curriculum", "training.checkpoint",
     "training.loop", "training", "importance.at_embeddings", "importance.gradient", "importance.deep_lift",
     "importance.occlusion", "importance.attention", "importance.beam", "importance.chance", "importance.surrogate",
     "importance.ensemble", "importance", "in_distribution.p_values", "in_distribution.masf", "in_distribution.verdict",
