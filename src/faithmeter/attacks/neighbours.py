@@ -6,6 +6,7 @@ own, and pieces, special tokens and the forms that only stand at the beginning o
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from faithmeter.batch import TEXT
 from faithmeter.classifier import Classifier
 
 BEFORE = "a "  # stands before a word when it is tokenised: words within a text are what is compared
+SPACE_MARKS = "Ġ▁"  # stand for a space in tokens of byte-level and sentence pieces that nobody told how to decode
 SIMILARITIES_AT_ONCE = 2**24  # in memory: 64 MB
 
 
@@ -27,10 +29,14 @@ class Neighbours:
 
     def __init__(self, classifier: Classifier, count: int) -> None:
         self.classifier, self.count = classifier, count
-        self.embeddings = classifier.vocabulary().float()
-        whole = _whole_words(classifier, len(self.embeddings))
-        self.words, self.known = list(whole), dict[str, tuple[str, ...]]()
-        self.candidates = normalize(self.embeddings[list(whole.values())], dim=-1)
+        self.known: dict[str, tuple[str, ...]] = {}
+
+    @cached_property
+    def candidates(self) -> tuple[list[str], Tensor]:
+        """The words of the vocabulary and their embeddings, of length 1; made when they are first asked for."""
+        embeddings = self.classifier.vocabulary().float()
+        whole = _whole_words(self.classifier, len(embeddings))
+        return list(whole), normalize(embeddings[list(whole.values())], dim=-1)
 
     def prepare(self, words: Iterable[str]) -> None:
         """Look up words together, which is faster than one by one."""
@@ -38,11 +44,12 @@ class Neighbours:
         pieces = pieces_of(self.classifier, asked)
         unknown = self.classifier.tokenizer.unk_token_id
         clear = [word for word in asked if pieces[word] and unknown not in pieces[word] and _has_letters(word)]
-        self.known |= {word: () for word in asked}
-        at_once = max(1, SIMILARITIES_AT_ONCE // max(1, len(self.words)))
+        self.known |= dict.fromkeys(asked, ())
+        embeddings = self.classifier.vocabulary().float()
+        at_once = max(1, SIMILARITIES_AT_ONCE // max(1, len(self.candidates[0])))
         for start in range(0, len(clear), at_once):
             some = clear[start : start + at_once]
-            means = torch.stack([self.embeddings[pieces[word]].mean(dim=0) for word in some])
+            means = torch.stack([embeddings[pieces[word]].mean(dim=0) for word in some])
             self.known |= self._nearest(some, normalize(means, dim=-1))
 
     def of(self, word: str) -> tuple[str, ...]:
@@ -51,24 +58,25 @@ class Neighbours:
         return self.known[word.casefold()]
 
     def _nearest(self, words: Sequence[str], points: Tensor) -> dict[str, tuple[str, ...]]:
-        similar = points @ self.candidates.T
+        candidates, embeddings = self.candidates
+        similar = points @ embeddings.T
         # one more than wanted, for a word is its own nearest neighbour
-        nearest = similar.topk(min(self.count + 1, len(self.words)), dim=-1).indices.tolist()
+        nearest = similar.topk(min(self.count + 1, len(candidates)), dim=-1).indices.tolist()
         found = {}
         for word, places in zip(words, nearest, strict=True):
-            others = [self.words[place] for place in places if self.words[place].casefold() != word]
+            others = [candidates[place] for place in places if candidates[place].casefold() != word]
             found[word] = tuple(others[: self.count])
         return found
 
 
 def pieces_of(classifier: Classifier, words: Sequence[str]) -> dict[str, list[int]]:
-    """Return the token ids that each word is made of where it stands within a text."""
+    """Return the token ids that each word is made of within a text, with the space before it where that is a token."""
     if not words:
         return {}
     found = {}
     for word, encoding in zip(words, classifier.encodings([BEFORE + word for word in words]), strict=True):
         tokens = zip(encoding.ids, encoding.sequence_ids, encoding.offsets, strict=True)
-        found[word] = [i for i, sequence, (_, end) in tokens if sequence == TEXT and end > len(BEFORE)]
+        found[word] = [i for i, sequence, (_, end) in tokens if sequence == TEXT and end >= len(BEFORE)]
     return found
 
 
@@ -77,7 +85,7 @@ def _whole_words(classifier: Classifier, size: int) -> dict[str, int]:
     special = set(classifier.tokenizer.all_special_ids)
     ids = [number for number in range(min(size, len(classifier.tokenizer))) if number not in special]
     spelt = classifier.tokenizer.backend_tokenizer.decode_batch([[number] for number in ids], skip_special_tokens=False)
-    written = {number: word.strip() for number, word in zip(ids, spelt, strict=True)}
+    written = {number: word.strip().lstrip(SPACE_MARKS) for number, word in zip(ids, spelt, strict=True)}
     written = {number: word for number, word in written.items() if word.isalpha() and len(word) > 1}
     pieces = pieces_of(classifier, list(dict.fromkeys(written.values())))
     by_letters: dict[str, tuple[str, int]] = {}

@@ -74,9 +74,10 @@ def attack_texts(
     """Change words of texts until the model answers otherwise; contexts, and all between the words, stay as they are.
 
     The class attacked is the label, where labels are given, and else the one that is predicted. `kinds` are names of
-    `ATTACKS`, `order` one of `ORDERS`; at most `budget` of the words that the model sees are changed, rounded up. All that is random comes from
-    the seed and the dataset row (`rows`; by default the place in `texts`), so that a text's attack does not depend on
-    the others. `progress` is told the number of texts done. The model is left as it was.
+    `ATTACKS`, and `order` says how words are ranked (`ORDERS`): by `masking` each, or by their `gradient`, which takes
+    two thirds of the time. At most `budget` of the words that the model sees are changed, rounded up. All that is
+    random comes from the seed and the dataset row (`rows`; by default the place in `texts`), so that a text's attack
+    does not depend on the others. `progress` is told the number of texts done. The model is left as it was.
     """
     _refuse_nonsense(classifier, texts, contexts, labels, rows, kinds, budget, order)
     numbers = range(len(texts)) if rows is None else [int(row) for row in rows]
@@ -211,9 +212,9 @@ class _Search:
             return
         goals = torch.tensor([targets[place].goal for place in chosen])
         importance = ORDERS[self.order](self.classifier, encoded.batch(chosen), [tokens[p] for p in chosen], goals)
-        for place, of_words in zip(chosen, importance, strict=True):
-            targets[place].order = most_important_first(of_words)
-            targets[place].queries += len(of_words) if self.order == "masking" else 1
+        for place, found in zip(chosen, importance, strict=True):
+            targets[place].order = most_important_first(found)
+            targets[place].queries += len(found) if self.order == "masking" else 1
 
     def run(self, targets: Sequence[_Target]) -> None:
         """Attack one word of every text that still stands, until none does or nothing is left to try."""

@@ -1,7 +1,7 @@
 """A text as words and what lies between them, so that a word can be changed and all else stays as it was.
 
-A word is a run of letters and digits, with the marks and apostrophes inside it. The tokenizers of models do not agree on
-what a word is, and none of them can write a text again as it was; hence this small division of a text.
+A word is a run of letters and digits, with the marks and apostrophes inside it. The tokenizers of models do not agree
+on what a word is, and none of them can write a text again as it was; hence this small division of a text.
 """
 
 import itertools
