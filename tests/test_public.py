@@ -23,20 +23,25 @@ ROOMS = (
     "judges.ranking", "judges.maskings", "judges.ground_truth", "judges.erasure", "judges.fidelity",
     "judges.rationales", "judges.known_token", "judges.randomisation", "judges.agreement", "judges.adversarial",
     "judges.battery", "explanation", "results", "run", "roar_run", "workers", "small_curve", "reports",
-    "reports.figures", "reports.words", "reports.formats", "reports.parts", "reports.audit", "reports.content",
+    "reports.figures", "reports.words", "reports.formats", "reports.parts", "reports.attack", "reports.audit",
+    "reports.content",
     "reports.card", "reports.page", "reports.roar", "web", "web.desk", "web.app", "jobs.audit_summary",
-    "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.auditing",
+    "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.measuring", "jobs.attacking",
+    "jobs.auditing",
     "jobs.explaining", "jobs.reporting", "jobs.roar_summary", "jobs.roaring", "jobs.synthetic", "jobs.scaling",
-    "jobs.serving", "jobs", "__init__", "printing", "command_options", "audit_command", "roar_command", "scale_command",
+    "jobs.serving", "jobs", "__init__", "printing", "command_options", "attack_command", "audit_command",
+    "roar_command", "scale_command",
     "cli",
 )  # fmt: skip
 
 
 def test_the_public_names_are_these():
     assert set(faithmeter.__all__) == {
-        "IMPORTANCE_MEASURES", "METRICS", "TASKS", "AuditOptions", "Batch", "Classifier", "DataSpec", "Encoded",
+        "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Attack", "AuditOptions", "Batch", "Classifier", "DataSpec",
+        "Encoded",
         "Explanation", "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun",
-        "Run", "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "audit", "check",
+        "Run", "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "attack", "attack_texts",
+        "audit", "check",
         "explain", "explain_texts", "fine_tune", "load_classifier", "load_splits", "majority_performance", "measure",
         "pool", "report", "resume", "roar", "bilstm_classifier", "small_classifier", "train",
     }  # fmt: skip

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from faithmeter.attacks import Attack, attack_texts
     from faithmeter.batch import Batch, Encoded
     from faithmeter.classifier import Classifier, load_classifier
     from faithmeter.data import DataSpec, Splits, load_splits
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         RoarOptions,
         TrainingOptions,
         adopt,
+        attack,
         audit,
         check,
         explain,
@@ -41,6 +43,7 @@ __all__ = [
     "IMPORTANCE_MEASURES",
     "METRICS",
     "TASKS",
+    "Attack",
     "AuditOptions",
     "Batch",
     "Classifier",
@@ -61,6 +64,8 @@ __all__ = [
     "TrainingOptions",
     "adopt",
     "as_measure",
+    "attack",
+    "attack_texts",
     "audit",
     "bilstm_classifier",
     "check",
@@ -80,6 +85,10 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "attacks": (
+        "Attack",
+        "attack_texts",
+    ),
     "batch": (
         "Batch",
         "Encoded",
@@ -110,6 +119,7 @@ _ROOMS = {
         "RoarOptions",
         "TrainingOptions",
         "adopt",
+        "attack",
         "audit",
         "check",
         "explain",

@@ -15,8 +15,8 @@ def audit(
     judges: Annotated[
         str | None,
         typer.Option(
-            help="erasure, fidelity, sparsity, randomisation, adversarial, known-token, plausibility; several with "
-            "commas.  [default: all that can but adversarial]"
+            help="erasure, fidelity, fidelity-attacked, sparsity, randomisation, adversarial, known-token, "
+            "plausibility; several with commas.  [default: all that can but adversarial and fidelity-attacked]"
         ),
     ] = None,
     measures: Annotated[
@@ -31,6 +31,11 @@ def audit(
         str | None, typer.Option(help="Column of the test data with what people marked as the reason.")
     ] = None,
     adversary_steps: Annotated[int, typer.Option(min=1, help="Steps of an attack on an explanation.")] = 500,
+    attacks: Annotated[
+        str | None,
+        typer.Option(help="Attacks on texts, as --kinds of `faithmeter attack`.  [default: replace,characters]"),
+    ] = None,
+    budget: Annotated[float, typer.Option(help="Largest share of a text's words that an attack changes.")] = 0.2,
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows, samples, fresh weights and attacks.")] = 0,
 ) -> None:
     """Judge explanations in every other way the literature has; do the judges agree? Goes on where it was stopped."""
@@ -43,6 +48,8 @@ def audit(
         place=place,
         rationales=rationales,
         adversary_steps=adversary_steps,
+        budget=budget,
+        **({} if attacks is None else {"attacks": names(attacks)}),
     )
     audited = jobs.audit(run, options, reporter=Terminal(console))
     for section in jobs.audit_sections(audited.results):

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from faithmeter import __version__
+from faithmeter.attack_command import attack
 from faithmeter.audit_command import audit
 from faithmeter.command_options import Data, load_jobs, names, required, with_data_options
 from faithmeter.errors import InputError
@@ -338,6 +339,7 @@ def _texts(
 
 app.command()(with_data_options(roar))
 app.command()(audit)
+app.command()(attack)
 app.command()(with_data_options(scale))
 
 

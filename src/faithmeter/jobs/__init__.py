@@ -3,6 +3,7 @@
 from faithmeter.data import DataSpec
 from faithmeter.in_distribution import summary
 from faithmeter.jobs.adopting import adopt
+from faithmeter.jobs.attacking import attack, attacked_rows
 from faithmeter.jobs.auditing import AuditOptions, audit
 from faithmeter.jobs.checking import check
 from faithmeter.jobs.explaining import explain, read_texts
@@ -14,6 +15,7 @@ from faithmeter.jobs.serving import serve
 from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.synthetic import synthetic_roar
 from faithmeter.jobs.training import TrainingOptions, resume, train
+from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections
 from faithmeter.roar_run import RoarRun
 
@@ -25,6 +27,9 @@ __all__ = [
     "RoarRun",
     "TrainingOptions",
     "adopt",
+    "attack",
+    "attack_sections",
+    "attacked_rows",
     "audit",
     "audit_sections",
     "check",

@@ -18,6 +18,7 @@ from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import explain_text
 from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.jobs.attacking import attack_settings
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import words
@@ -33,7 +34,8 @@ from faithmeter.run import Run, is_roar
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
-AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps")
+ATTACK_OPTIONS = ("rows", "kinds", "budget", "seed")
+AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget")
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 
 
@@ -244,7 +246,7 @@ def _commands(run: Run) -> list[str]:
         extra = ["--run", path, "--max-length", str(config.max_length)]
         extra += ["--masked-before"] if config.masked_before else []
         made = _command("check", config.model, *data, *extra, *_check_options(run))
-        return [made, *_measure_command(run), *_audit_commands(run)]
+        return [made, *_measure_command(run), *_audit_commands(run), *_attack_command(run)]
     options = [
         part
         for name, value in vars(config.training).items()
@@ -256,7 +258,7 @@ def _commands(run: Run) -> list[str]:
     flags += ["--max-length", str(config.max_length), *(["--vectors", config.vectors] if config.vectors else [])]
     train = _command("train", path, *data, "--model", config.model, *options, *flags)
     check = [_command("check", path, *_check_options(run))] if run.checked else []
-    return [train, *check, *_measure_command(run), *_audit_commands(run)]
+    return [train, *check, *_measure_command(run), *_audit_commands(run), *_attack_command(run)]
 
 
 def _check_options(run: Run) -> list[str]:
@@ -292,6 +294,13 @@ def _audit_commands(run: Run) -> list[str]:
         parts = [part for name, value in asked.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         commands.append(_command("audit", str(run.path), "--judges", judge, "--measures", ",".join(known), *parts))
     return commands
+
+
+def _attack_command(run: Run) -> list[str]:
+    """Return the command that attacked the run's texts."""
+    asked = {name: value for name, value in attack_settings(run).items() if name in ATTACK_OPTIONS}
+    parts = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
+    return [_command("attack", str(run.path), *parts)] if parts else []
 
 
 def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:

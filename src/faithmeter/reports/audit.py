@@ -13,7 +13,7 @@ from faithmeter.results import Row, Rows, find, number, rows_of
 
 KIND = "audit_"
 ERASURE, KNOWN, HUMAN = "audit_erasure_", "audit_known-token_", "audit_plausibility_"
-FLIPS = "audit_fidelity_"
+FLIPS, FLIPS_ATTACKED = "audit_fidelity_", "audit_fidelity-attacked_"
 LAYERS, ATTACK, SHORT = "audit_randomisation_", "audit_adversarial_", "audit_sparsity_held"
 AGREEMENT = "audit_agreement"
 SOLVED = 0.99  # share of texts in which a model must read the known token for that to be what decides
@@ -34,7 +34,9 @@ class Shown:
 
 def audit_sections(rows: Rows, prefix: str = "") -> list[Section]:
     """Return a section for each judge that has judged, and one on whether they agree."""
-    makers = (_erasure, _fidelity, _known_token, _plausibility, _layers, _attacks, _sparsity, _agreement)
+    makers = (
+        _erasure, _fidelity, _fidelity_attacked, _known_token, _plausibility, _layers, _attacks, _sparsity, _agreement
+    )  # fmt: skip
     return [section for make in makers for section in make(rows, prefix)]
 
 
@@ -133,14 +135,7 @@ def _fidelity(rows: Rows, prefix: str) -> list[Section]:
         Shown(f"{FLIPS}tokens_to_flip", "masked, where it changes"),
         Shown(f"{FLIPS}flip_outside", "out-of-distribution at the change"),
     ]
-    strange = rows_of(rows, f"{FLIPS}flip_outside")
-    worst = _surely_strange(strange)
-    cautions = [] if strange else [UNCHECKED]
-    if worst is not None:
-        cautions.append(
-            f"Up to {100 * worst['value']:.0f} % of the texts are out-of-distribution where their answer changes "
-            f"({worst['measure']}; chance gives {100 * LEVEL:.0f} %): there the mask itself may have changed it."
-        )
+    strange, cautions = _strange_flips(rows, FLIPS)
     said = [
         "Tokens are masked in the order of their importance until the model gives another answer. The fewer it takes, "
         "the better the measure has found what the answer hangs on. A text that never changes counts as masked whole.",
@@ -151,6 +146,45 @@ def _fidelity(rows: Rows, prefix: str) -> list[Section]:
     caption = "Share of tokens masked when the answer changes, and of texts where it never does; dashed: at random."
     listed = shown if strange else shown[:3]
     return _ranked(rows, prefix, "fidelity", listed, section, "Masking until the answer changes", caption, False)
+
+
+def _fidelity_attacked(rows: Rows, prefix: str) -> list[Section]:
+    """Return the same of attacked texts, beside the numbers of the texts as they were."""
+    clean = bool(rows_of(rows, f"{FLIPS}masked_until_flip"))
+    strange, cautions = _strange_flips(rows, FLIPS_ATTACKED)
+    kinds = {"masked_until_flip": "masked until the change (low is good)", "never_flips": "texts that never change"}
+    kinds |= {"flip_outside": "out-of-distribution at the change"} if strange else {}
+    shown = [
+        Shown(f"{judge}{kind}", f"{title}, {which}")
+        for kind, title in kinds.items()
+        for judge, which in ((FLIPS_ATTACKED, "attacked"), (FLIPS, "clean"))
+        if judge == FLIPS_ATTACKED or clean
+    ]
+    beaten = find(rows, f"{FLIPS_ATTACKED}beaten")["value"]
+    changed = "" if beaten is None else f" {100 * beaten:.0f} % of the texts are answered otherwise than before."
+    said = [
+        "The same on texts that were attacked: words are changed until the model answers otherwise, and the attacked "
+        f"text is what is explained and masked, for the answer that it gets.{changed}",
+        "It shows whether the ranking of the measures is the same on such texts. It cannot show that explanations of "
+        "attacked texts are better or worse: an attack ends as soon as the answer changes, so that the new answer "
+        "stands on the edge and changes back after few masks, whatever explains it.",
+    ]
+    section = Section("Tokens to flip, on attacked texts", said, cautions=cautions)
+    title, caption = "Masking attacked texts until the answer changes", "Share of tokens masked when the answer changes"
+    return _ranked(rows, prefix, "fidelity-attacked", shown, section, title, f"{caption}; dashed: at random.", False)
+
+
+def _strange_flips(rows: Rows, judge: str) -> tuple[list[Row], list[str]]:
+    """Return the shares that are out-of-distribution where the answer changes, and what to say of them."""
+    strange = rows_of(rows, f"{judge}flip_outside")
+    worst = _surely_strange(strange)
+    cautions = [] if strange else [UNCHECKED]
+    if worst is not None:
+        cautions.append(
+            f"Up to {100 * worst['value']:.0f} % of the texts are out-of-distribution where their answer changes "
+            f"({worst['measure']}; chance gives {100 * LEVEL:.0f} %): there the mask itself may have changed it."
+        )
+    return strange, cautions
 
 
 def _surely_strange(shares: Sequence[Row]) -> Row | None:
