@@ -238,7 +238,7 @@ def test_texts_whose_word_was_cut_away_are_not_learnt_from(run):
 
 def test_the_report_names_the_command_of_each_judge(audited):
     commands = [line for line in _commands(audited) if line.startswith("faithmeter audit")]
-    assert len(commands) == 7
+    assert len(commands) == 8
     assert any("--judges known-token" in line and "--place end" in line for line in commands)
 
 
