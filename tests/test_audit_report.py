@@ -62,7 +62,8 @@ def section(title, of=None):
 def test_every_judge_that_has_judged_has_a_section_and_no_other():
     assert [one.title for one in audit_sections(rows())] == [
         "Sufficiency and comprehensiveness", "Tokens to flip", "Tokens to flip, on attacked texts", "A known token",
-        "What people marked", "Fresh weights", "Attacked explanations", "How short the explanations are", "Do the judges agree?",
+        "What people marked", "Fresh weights", "Attacked explanations", "How short the explanations are",
+        "Do the judges agree?",
     ]  # fmt: skip
     assert audit_sections([]) == []
     assert all(one.words for one in audit_sections(rows()))
