@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
@@ -25,7 +26,7 @@ from faithmeter import (
 from faithmeter import report as write_report
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs import auditing, pool
-from faithmeter.jobs.audit_summary import read_judgements
+from faithmeter.jobs.audit_summary import drift_points, read_judgements
 from faithmeter.jobs.reporting import _commands, _repetitions
 from faithmeter.judges.fidelity import fidelity
 from faithmeter.judges.known_token import known_token_splits
@@ -76,6 +77,8 @@ def test_every_judge_judges_every_measure_that_it_can(audited):
         "audit_known-token_overlap": {*MEASURES, "random"},
         "audit_plausibility_average_precision": {*MEASURES, "random"},
         "audit_randomisation_cascading": set(MEASURES),
+        "audit_drift_drift": {*MEASURES, "random"},
+        "audit_random-weights_top_overlap": set(MEASURES),
         "audit_adversarial_rank_change": {"grad-l2", "x-grad-signed", "x-grad-abs"},
     }.items():
         found = rows_of(rows, kind)
@@ -238,7 +241,7 @@ def test_texts_whose_word_was_cut_away_are_not_learnt_from(run):
 
 def test_the_report_names_the_command_of_each_judge(audited):
     commands = [line for line in _commands(audited) if line.startswith("faithmeter audit")]
-    assert len(commands) == 8
+    assert len(commands) == 10
     assert any("--judges known-token" in line and "--place end" in line for line in commands)
 
 
@@ -246,6 +249,102 @@ def test_texts_in_which_nothing_is_marked_are_not_judged(run):
     audit(run.path, AuditOptions(("plausibility",), ("loo-signed",), rows=10_000, rationales="reason"))
     table = pyarrow.parquet.read_table(run.judgements / "plausibility" / "loo-signed" / "00000.parquet")
     assert not np.isnan(table["average_precision"].to_numpy()).any()
+
+
+@pytest.fixture(scope="module")
+def other_seed(trained):
+    """The same training with another seed."""
+    options = TrainingOptions(epochs=6, curriculum=False, learning_rate=2e-3, batch_size=16, seed=1)
+    return train(trained.parent / "other", Run(trained).config.data, "small", options)
+
+
+def test_another_seed_is_compared_where_it_is_named_and_random_weights_are_less_alike(run, other_seed):
+    given = AuditOptions(("random-weights", "other-seed"), MEASURES, rows=20, other=other_seed.path)
+    found = audit(run.path, given).results
+    assert find(found, "audit_other-seed_same_answer", "loo-signed")["value"] > 0.8
+    alike, untrained = (
+        find(found, f"audit_{judge}_rank_correlation", "loo-signed", detail=detail)["value"]
+        for judge, detail in (("other-seed", "same answer"), ("random-weights", None))
+    )
+    assert alike > untrained + 0.1
+    assert f"--other {other_seed.path}" in " ".join(_commands(run))
+
+
+def test_only_another_seed_of_the_same_training_is_another_seed(run, other_seed, tmp_path):
+    asked = AuditOptions(("other-seed",), ("grad-l2",), rows=4)
+    with pytest.raises(InputError, match="--other RUN2"):
+        audit(run.path, asked)
+
+    def refused(change, match):
+        path = Path(shutil.copytree(other_seed.path, tmp_path / match[:5].strip()))
+        change(path)
+        with pytest.raises(InputError, match=match):
+            audit(run.path, dataclasses.replace(asked, other=path))
+
+    def in_config(**given):
+        def change(path):
+            stored = json.loads((path / "config.json").read_text())
+            stored["training"] |= given.pop("training", {})
+            (path / "config.json").write_text(json.dumps(stored | given))
+
+        return change
+
+    def no_mask(path):
+        file = path / "model" / "tokenizer_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "mask_token": "film"}))
+
+    refused(in_config(fingerprint="0"), "data than")
+    refused(in_config(labels=["negative", "positives"]), "labels than")
+    refused(in_config(model="small-2"), "model than")
+    refused(in_config(training={"strategy": "plain"}), "training than")
+    refused(in_config(training={"seed": 0}), "same seed")
+    refused(no_mask, "other tokens")
+    with pytest.raises(InputError, match="same weights"):
+        audit(run.path, dataclasses.replace(asked, other=run.path))
+    assert not (run.judgements / "other-seed").exists()
+
+
+def test_what_two_other_runs_say_is_not_mixed_and_a_moved_one_is_still_the_same(run, other_seed, tmp_path):
+    asked = AuditOptions(("other-seed",), ("grad-l2",), rows=4, other=other_seed.path)
+    audit(run.path, asked)
+    moved = shutil.copytree(other_seed.path, tmp_path / "moved")
+    audit(run.path, dataclasses.replace(asked, measures=("loo-signed",), other=moved))
+    file = run.judgements / "other-seed" / "settings.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "other_weights": "others"}))
+    with pytest.raises(InputError, match="another other_weights"):
+        audit(run.path, asked)
+
+
+def test_drift_that_was_stopped_goes_on_on_the_same_map_and_the_report_needs_no_model(run, tmp_path, monkeypatch):
+    other = Run(shutil.copytree(run.path, tmp_path / "other"))
+    asked = AuditOptions(("drift",), ("grad-l2", "loo-signed"), rows=12)
+    monkeypatch.setattr(auditing, "TOKENS_AT_ONCE", 32)
+    whole, done, write = audit(other.path, asked).results, [], auditing.write_bytes
+
+    def failing(path, content):
+        if len(done) == 3:
+            raise OSError("stopped")
+        done.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(auditing, "write_bytes", failing)
+    with pytest.raises(OSError, match="stopped"):
+        audit(run.path, asked)
+    monkeypatch.setattr(auditing, "write_bytes", write)
+    monkeypatch.setattr(auditing, "fit_space", lambda *_, **__: pytest.fail("fitted again"))
+    assert audit(run.path, asked).results == whole
+    assert not [row for row in whole if "map" in row["kind"]]
+    points = drift_points(run)
+    assert list(points.places) == ["random", "loo-signed"]  # what would be used, as nothing was measured
+    assert points.places["random"].shape[:2] == points.outside["random"].shape == (12, 11)
+    # whole and fully masked texts lie where they lie, whoever masked them
+    for step in (0, 10):
+        np.testing.assert_allclose(*(places[:, step] for places in points.places.values()), atol=1e-5)
+    shutil.rmtree(run.model_folder)
+    (page,) = write_report([run.path], tmp_path / "report", examples=False)
+    text = page.read_text()
+    assert "Where masked texts go" in text
+    assert "drift-map" in text
 
 
 def test_bad_names_are_refused_with_what_there_is(run):

@@ -14,7 +14,7 @@ import transformers
 from conftest import random_classifier, sentiment_rows
 
 from faithmeter import METRICS, Run
-from faithmeter.training.loop import PRECISIONS
+from faithmeter.training.config import PRECISIONS
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
 
 QUICK = ("--epochs", "3", "--no-curriculum", "--batch-size", "16")

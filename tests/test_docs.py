@@ -37,7 +37,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.faithfulness import roar
 from faithmeter.from_scratch import small_classifier
 from faithmeter.jobs import roar_summary, synthetic_roar, training
-from faithmeter.reports import audit, content
+from faithmeter.reports import audit, content, drift
 from faithmeter.reports.parts import Drawn
 from faithmeter.training import curriculum
 
@@ -319,7 +319,8 @@ def reader(world, faithmeter, monkeypatch, tmp_path) -> Reader:
 def test_everything_that_a_page_says_to_do_works_from_top_to_bottom(page, reader, monkeypatch):
     if page.stem != "reading-the-report":
         monkeypatch.setattr(content, "drawn", not_drawn)
-        monkeypatch.setattr(audit, "drawn", not_drawn)
+        for room in (audit, drift):
+            monkeypatch.setattr(room, "drawn", not_drawn)
     for command in BEFORE.get(page.stem, ()):
         reader.run_faithmeter(command.split())
     found, _ = blocks(page.read_text(encoding="utf-8"))

@@ -15,8 +15,9 @@ def audit(
     judges: Annotated[
         str | None,
         typer.Option(
-            help="erasure, fidelity, fidelity-attacked, sparsity, randomisation, adversarial, known-token, "
-            "plausibility; several with commas.  [default: all that can but adversarial and fidelity-attacked]"
+            help="erasure, fidelity, fidelity-attacked, sparsity, drift, randomisation, random-weights, other-seed, "
+            "adversarial, known-token, plausibility; several with commas.  [default: all that can but adversarial and "
+            "fidelity-attacked]"
         ),
     ] = None,
     measures: Annotated[
@@ -36,6 +37,9 @@ def audit(
         typer.Option(help="Attacks on texts, as --kinds of `faithmeter attack`.  [default: replace,characters]"),
     ] = None,
     budget: Annotated[float, typer.Option(help="Largest share of a text's words that an attack changes.")] = 0.2,
+    other: Annotated[
+        Path | None, typer.Option(help="A run that differs in its training's seed alone, for the judge other-seed.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows, samples, fresh weights and attacks.")] = 0,
 ) -> None:
     """Judge explanations in every other way the literature has; do the judges agree? Goes on where it was stopped."""
@@ -50,6 +54,7 @@ def audit(
         adversary_steps=adversary_steps,
         budget=budget,
         **({} if attacks is None else {"attacks": names(attacks)}),
+        other=other,
     )
     audited = jobs.audit(run, options, reporter=Terminal(console))
     for section in jobs.audit_sections(audited.results):

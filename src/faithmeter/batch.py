@@ -116,6 +116,20 @@ class Encoded:
             masked[span] = mask_of(row, candidates[span])
         return replace(self, masked=masked)
 
+    def joined(self, more: "Encoded") -> "Encoded":
+        """Return these rows and then those of another split, encoded by the same tokenizer."""
+        types = None if self.type_ids is None or more.type_ids is None else (self.type_ids, more.type_ids)
+        return Encoded(
+            ids=np.concatenate((self.ids, more.ids)),
+            type_ids=types and np.concatenate(types),
+            sequence=np.concatenate((self.sequence, more.sequence)),
+            masked=np.concatenate((self.masked, more.masked)),
+            offsets=np.concatenate((self.offsets, self.offsets[-1] + more.offsets[1:])),
+            labels=np.concatenate((self.labels, more.labels)),
+            pad_token_id=self.pad_token_id,
+            truncated=self.truncated + more.truncated,
+        )
+
     def batch(self, rows: Sequence[int] | Ints) -> Batch:
         """Return the rows as a padded batch, in the order given."""
         rows = np.asarray(rows, dtype=np.int64)

@@ -20,7 +20,7 @@ from faithmeter.borrowing import eager_attention, evaluating, exchanged_embeddin
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.fused_linear import fused_linears
 from faithmeter.progress import breathe
-from faithmeter.reading import LAST, read_weights, where_read
+from faithmeter.reading import LAST, heard_by_head, read_weights, where_read
 from faithmeter.special_tokens import give_missing_tokens, require_padding, stand_in_for_mask
 from faithmeter.t5_encoder import ENCODERS, on_the_encoder
 
@@ -213,6 +213,17 @@ class Classifier:
     def read_weights(self, batch: Batch) -> Tensor:
         """Return the (rows, tokens) share of each position in what the head reads: first, last or mean of all."""
         return read_weights(self.model, batch)
+
+    def representations(self, batch: Batch, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Return the (rows, dimensions) that the head reads, and MaSF's features if asked for; eval mode, the CPU."""
+        breathe()
+        batch = batch.to(self.device)
+        state = evaluating(self.model) if features else explaining(self.model)  # all positions, or those that are read
+        with state, fused_linears(self.model), torch.inference_mode(), heard_by_head(self.model, batch) as heard:
+            found = self.logits_and_features(batch)[1].cpu() if features else None
+            if found is None:
+                self.logits(batch)
+        return heard[0].cpu(), found
 
     def vocabulary(self) -> Tensor:
         """Return the word-embedding matrix W: (vocabulary, dimensions), the embedding of every id."""

@@ -3,7 +3,6 @@
 import errno
 import json
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,8 @@ from rich.console import Console
 from faithmeter import __version__
 from faithmeter.attack_command import attack
 from faithmeter.audit_command import audit
-from faithmeter.command_options import Data, load_jobs, names, required, with_data_options
+from faithmeter.command_options import Data, load_jobs, names, with_data_options
+from faithmeter.compare_command import compare
 from faithmeter.errors import InputError
 from faithmeter.printing import (
     console,
@@ -27,6 +27,7 @@ from faithmeter.progress import Terminal
 from faithmeter.roar_command import roar
 from faithmeter.scale_command import scale
 from faithmeter.tasks import TASKS
+from faithmeter.train_command import train
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -173,60 +174,7 @@ def _run_of(
     return path
 
 
-@app.command()
-@with_data_options
-def train(
-    run: Annotated[Path, typer.Argument(help="The run directory to make; later commands take it.")],
-    data: Data,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="A hub name, a model folder, `minilm` (a package), or from scratch: `bilstm`, or `tiny`, `mini`, "
-            "`small`, `base` (encoders), `t5-tiny` ... `gpt2-base`."
-        ),
-    ] = "small",
-    vectors: Annotated[
-        str | None, typer.Option(help="For `bilstm`: a file of word vectors (GloVe, fastText; .gz too) to begin with.")
-    ] = None,
-    strategy: Annotated[str | None, typer.Option(help="masked, plain or only-masking.  [default: masked]")] = None,
-    validation: Annotated[
-        str | None, typer.Option(help="What picks the best epoch: both, unmasked or masked.  [default: both]")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adamw or amsgrad.  [default: adamw; bilstm: amsgrad]")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="[default: 2e-5; from scratch: 1e-3]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: 16; from scratch: 32]")] = None,
-    accumulate: Annotated[int | None, typer.Option(help="Batches an optimiser step.  [default: 1]")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Not on biases and norms.  [default: 0.01]")] = None,
-    warmup: Annotated[float | None, typer.Option(help="Share of the steps that warm up.  [default: 0.06]")] = None,
-    clip: Annotated[
-        float | None, typer.Option(help="Largest gradient norm, 0 for any.  [default: 0; from scratch: 1]")
-    ] = None,
-    mask_context: Annotated[
-        bool | None, typer.Option("--mask-context", help="Also mask the context in training, as the paper's code.")
-    ] = None,
-    curriculum: Annotated[
-        bool | None, typer.Option(help="Show short texts first.  [default: from scratch, but for `bilstm`]")
-    ] = None,
-    mixed_precision: Annotated[str | None, typer.Option(help="no, fp16 or bf16.  [default: no]")] = None,
-    tracker: Annotated[str | None, typer.Option(help="A tracker of accelerate: tensorboard, wandb ...")] = None,
-    max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, order and masks.  [default: 0]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training of this run.")] = False,
-) -> None:
-    """Masked fine-tuning: turn a text classifier into a faithfulness measurable one."""
-    given = locals()
-    jobs, reporter = load_jobs(), Terminal(console)
-    names = [field.name for field in fields(jobs.TrainingOptions)]
-    if resume:
-        said = data is not None or any(given[name] is not None for name in names)
-        if said:
-            raise InputError(f"--resume goes on with what {run} was made with: leave the other options out.")
-        print_performance(jobs.resume(run, reporter=reporter))
-        return
-    options = jobs.TrainingOptions(**{name: given[name] for name in names})
-    trained = jobs.train(run, required(data), model, options, max_length=max_length, vectors=vectors, reporter=reporter)
-    print_performance(trained)
+app.command()(with_data_options(train))
 
 
 @app.command()
@@ -341,6 +289,7 @@ app.command()(with_data_options(roar))
 app.command()(audit)
 app.command()(attack)
 app.command()(with_data_options(scale))
+app.command()(with_data_options(compare))
 
 
 @app.command()

@@ -32,11 +32,13 @@ class Purpose(IntEnum):
     AUDITED_ROWS = 16
     AGREEMENT = 17
     ATTACK = 18
+    ATTACKED_ROWS = 19
     REFERENCE_MASKS = 31
     REFERENCE_HALVES = 32
     TIES = 33
     REFERENCE_ROWS = 34
     REFERENCE_STEPS = 35
+    DRIFT_MAP = 41
 
 
 def random_stream(*keys: int) -> np.random.Generator:

@@ -4,12 +4,16 @@ An encoder such as BERT reads its first token, a decoder its last, since only th
 ours on T5 the mean. Attention as importance is the attention of what is read, so it must know.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import transformers
 from torch import Tensor
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from faithmeter.batch import Batch
+from faithmeter.bilstm import BiLSTMForSequenceClassification
 from faithmeter.t5_encoder import T5MeanConfig
 
 FIRST, LAST, MEAN = "first", "last", "mean"
@@ -44,3 +48,37 @@ def read_weights(model: transformers.PreTrainedModel, batch: Batch) -> Tensor:
         return (positions == 0).float().expand_as(attended)
     kept = batch.input_ids != model.config.get_text_config().pad_token_id
     return (positions == (positions * kept).argmax(dim=1, keepdim=True)).float()
+
+
+def attention_of_what_is_read(model: transformers.PreTrainedModel, batch: Batch, layer: Tensor) -> Tensor:
+    """Return (rows, tokens) of a (rows, heads, queries, tokens) layer: the queries that the head reads, heads averaged.
+
+    BiLSTM-attention has one query, which is what it reads.
+    """
+    weights = read_weights(model, batch)[:, : layer.shape[2], None]
+    return (layer.mean(dim=1) * weights).sum(dim=1)
+
+
+@contextmanager
+def heard_by_head(model: transformers.PreTrainedModel, batch: Batch) -> Iterator[list[Tensor]]:
+    """Yield a list to which a pass of that batch through the model adds the (rows, dimensions) vectors the head reads.
+
+    It is the last hidden state, as the body hands it on, where the head reads it; of BiLSTM-attention, what its last
+    linear layer is given, which holds the context too where there is one.
+    """
+    heard: list[Tensor] = []
+    weights = read_weights(model, batch)
+
+    def read(states: Tensor) -> None:
+        # a body may hand on fewer positions than there are (`first_position_only`), or more (whole attention windows)
+        share = weights[:, : states.shape[1], None]
+        heard.append((share * states[:, : weights.shape[1]].float()).sum(dim=1))
+
+    if isinstance(model, BiLSTMForSequenceClassification):
+        listener = model.decoder.register_forward_pre_hook(lambda _, given: heard.append(given[0].float()))
+    else:
+        listener = model.base_model.register_forward_hook(lambda _, __, output: read(output[0]))
+    try:
+        yield heard
+    finally:
+        listener.remove()

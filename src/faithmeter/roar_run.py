@@ -106,7 +106,7 @@ class RoarRun:
         lists: dict[str, Any] = {name: tuple(stored.pop(name)) for name in ("labels", *MAY_GROW)}
         return RoarConfig(
             data=DataSpec(**stored.pop("data")),
-            training=TrainingConfig(**{**training, "betas": tuple(training["betas"])}),
+            training=TrainingConfig.read(training),
             **lists,
             **stored,
         )

@@ -64,7 +64,7 @@ class RunConfig:
     @property
     def how(self) -> str:
         """How the model was trained, in words."""
-        return "as it came" if self.training is None else self.training.strategy
+        return "as it came" if self.training is None else self.training.how
 
     @property
     def knows_masks(self) -> bool:
@@ -109,7 +109,7 @@ class Run:
         training = stored.pop("training")
         return RunConfig(
             data=DataSpec(**stored.pop("data")),
-            training=training and TrainingConfig(**{**training, "betas": tuple(training["betas"])}),
+            training=training and TrainingConfig.read(training),
             labels=tuple(stored.pop("labels")),
             **stored,
         )

@@ -1,5 +1,7 @@
 """The battery on every kind of model: each judge gives a number or nan for each text, whatever its neighbours."""
 
+import copy
+import dataclasses
 import json
 
 import numpy as np
@@ -11,6 +13,7 @@ from faithmeter import AuditOptions, DataSpec, TrainingOptions, audit, check, tr
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import fit_calibrated, step_features
 from faithmeter.judges.battery import JUDGES, Bench
+from faithmeter.judges.drift import fit_space
 from faithmeter.masking import STEPS
 from faithmeter.results import find
 
@@ -29,7 +32,11 @@ def bench(request):
     truth = np.zeros(len(test.ids), dtype=np.bool_)
     for start, end in zip(test.offsets[:-1], test.offsets[1:], strict=True):
         truth[start + np.flatnonzero(test.maskable[start:end])[0]] = True  # the first word of each text
-    return Bench(classifier, test, masf, seed=0, truth=truth, adversary_steps=3)
+    space, other = fit_space(classifier, test), copy.copy(classifier)
+    other.model = copy.deepcopy(classifier.model)
+    with torch.no_grad():  # not the same model, and much the same answers
+        other.model.get_input_embeddings().weight *= 1.01
+    return Bench(classifier, test, masf, seed=0, truth=truth, adversary_steps=3, space=space, other=other)
 
 
 @pytest.mark.parametrize("name", JUDGES)
@@ -73,10 +80,11 @@ def test_the_battery_runs_on_trained_models_of_two_architectures_and_knows_chanc
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = TrainingOptions(epochs=12, curriculum=False, learning_rate=2e-3, batch_size=16)
     run = train(tmp_path / "run", DataSpec(data=str(tmp_path / "rows.jsonl")), model, options)
+    other = train(tmp_path / "other", run.config.data, model, dataclasses.replace(options, seed=1))
     assert find(run.results, "performance", ratio=0.0)["value"] > 0.95
     check(run.path)
     measures = ("grad-l2", "x-grad-signed", "ig-signed", "loo-signed", "lime", "kernel-shap", "attention", "deep-lift")
-    options = AuditOptions(tuple(JUDGES), measures, rows=20, rationales="reason", adversary_steps=40)
+    options = AuditOptions(tuple(JUDGES), measures, rows=20, rationales="reason", adversary_steps=40, other=other.path)
     found = audit(run.path, options).results
     for kind, sign in {
         "known-token_overlap": 1,

@@ -6,7 +6,9 @@ import torch
 from conftest import ARCHITECTURES, random_classifier
 
 from faithmeter.importance import IMPORTANCE_MEASURES
-from faithmeter.judges.randomisation import blocks, randomised, rank_correlation
+from faithmeter.judges import battery
+from faithmeter.judges.battery import JUDGES, Bench
+from faithmeter.judges.randomisation import blocks, likeness, randomised, rank_correlation, untrained
 
 
 def weights(classifier):
@@ -86,3 +88,46 @@ def test_the_unchanged_model_correlates_fully_and_a_random_one_does_not():
     changed = dict(randomised(classifier, cascading=True, seed=1))["embeddings"]
     after = explain(changed, batch, targets, 0)
     assert np.all(np.abs(rank_correlation(before, after, batch.maskable)) < 0.95)
+
+
+def test_the_top_quarter_overlaps_by_what_is_in_both_of_what_is_in_either():
+    maskable = torch.ones(3, 9, dtype=torch.bool)
+    maskable[0, 8] = maskable[2, 3:] = False
+    before = torch.tensor(
+        [[8.0, 7, 1, 2, 3, 4, 5, 6, 99], [9.0, 8, 7, 6, 5, 4, 3, 2, 1], [3.0, 2, 1, 0, 0, 0, 0, 0, 0]]
+    )
+    after = torch.tensor([[1.0, 8, 7, 2, 3, 4, 5, 6, 99], [0.0, 0, 1, 2, 3, 4, 5, 6, 7], [3.0, 1, 2, 9, 9, 9, 9, 9, 9]])
+    found = likeness(before, after, maskable)
+    # two of eight: {0, 1} and {1, 2}; two of nine: {0, 1} and {7, 8}; one of three: {0} and {0}
+    np.testing.assert_allclose(found["top_overlap"], [1 / 3, 0.0, 1.0], atol=1e-12)
+    # two of eight by chance: 12/28 share one of three, 1/28 both; two of nine: 14/36 and 1/36; one of three: 1/3
+    np.testing.assert_allclose(found["chance_overlap"], [(12 / 3 + 1) / 28, (14 / 3 + 1) / 36, 1 / 3], atol=1e-12)
+    np.testing.assert_allclose(found["rank_correlation"], rank_correlation(before, after, maskable))
+
+
+def test_what_has_no_ranking_is_like_nothing():
+    maskable = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
+    flat, other = torch.tensor([[5.0, 5, 5], [1, 0, 0], [0, 0, 0]]), torch.tensor([[1.0, 2, 3], [1, 0, 0], [0, 0, 0]])
+    assert all(np.isnan(column).all() for column in likeness(flat, other, maskable).values())
+
+
+def test_an_untrained_model_has_the_weights_of_the_last_step_of_a_cascade():
+    classifier = random_classifier("bert")
+    before = weights(classifier)
+    found, last = untrained(classifier, seed=2), dict(randomised(classifier, cascading=True, seed=2))["embeddings"]
+    assert all(torch.equal(one, weights(last)[name]) for name, one in weights(found).items())
+    assert all(torch.equal(one, weights(classifier)[name]) for name, one in before.items())
+
+
+def test_texts_that_the_other_model_answers_otherwise_count_among_all_texts_only(monkeypatch):
+    classifier, other = random_classifier("bert"), random_classifier("bert")
+    test = classifier.encode(["The film was great", "Was the story bad?", "it was not awful at all"])
+    batch = test.batch(range(3))
+    bench = Bench(classifier, test, None, seed=0, other=other)
+    opposite = bench.predicted(batch).clone()
+    opposite[1] = (opposite[1] + 1) % 3
+    monkeypatch.setattr(battery, "_answers_of", lambda model, _: opposite if model is other else pytest.fail("asked"))
+    found = JUDGES["other-seed"].judge(bench, batch, IMPORTANCE_MEASURES["x-grad-signed"])
+    assert found["same_answer"].tolist() == [1.0, 0.0, 1.0]
+    np.testing.assert_allclose(found["rank_correlation@all texts"], 1.0)  # the weights are the same
+    np.testing.assert_allclose(found["top_overlap@same answer"], [1.0, np.nan, 1.0])

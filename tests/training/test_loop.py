@@ -226,3 +226,50 @@ def test_mixed_precision_trains_and_gives_the_model_back_as_it_was(tmp_path):
     assert classifier.model.forward == forward
     assert all(parameter.dtype == torch.float32 for parameter in classifier.model.parameters())
     run(toy(), tmp_path / "again", replace(CONFIG, epochs=1))  # another precision in the same process
+
+
+ROBUST = replace(CONFIG, robust=("igr", "vat", "explanation-guided", "adversarial"), epochs=3)
+
+
+def attack_of(classifier, train):
+    """Attacked copies that depend on the weights, as those of a real attack do."""
+
+    def attack(rows, _epoch):
+        first = int(classifier.predict(train)[0].argmax())
+        texts = ["bad film" if first else "good film" for _ in rows]
+        return classifier.encode(texts, labels=[int(train.labels[row]) for row in rows])
+
+    return attack
+
+
+def robust_run(classifier, folder, reporter=None):
+    train, validation = splits(classifier)
+    attack = attack_of(classifier, train)
+    settings = {"metric": "accuracy", "checkpoints": folder, "reporter": reporter, "attack": attack}
+    return fine_tune(classifier, train, validation, ROBUST, **settings)
+
+
+def test_robust_losses_are_in_the_history_and_change_what_is_learnt(tmp_path):
+    plain, robust = toy(), toy()
+    run(plain, tmp_path / "plain", replace(CONFIG, epochs=3))
+    outcome = robust_run(robust, tmp_path / "robust")
+    for row in outcome.history:
+        assert all(row[f"train_{name}"] > 0 for name in ("igr", "vat", "explanation-guided"))
+    # 96 rows in batches of 8, and from the second epoch on 10 more
+    assert [row["step"] for row in outcome.history] == [12, 12 + 14, 12 + 14 + 14]
+    assert not same(weights(plain), weights(robust))
+
+
+def test_a_killed_robust_training_ends_with_the_same_weights(tmp_path):
+    whole, killed = toy(), toy()
+    robust_run(whole, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        robust_run(killed, tmp_path / "killed", reporter=StopAt(20))
+    again = toy()
+    robust_run(again, tmp_path / "killed")
+    assert same(weights(whole), weights(again))
+
+
+def test_adversarial_training_without_an_attack_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="needs an attack"):
+        run(toy(), tmp_path, ROBUST)

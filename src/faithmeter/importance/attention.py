@@ -14,6 +14,7 @@ from faithmeter.batch import Batch, packed
 from faithmeter.borrowing import frozen
 from faithmeter.classifier import Classifier
 from faithmeter.importance.at_embeddings import of_the_text
+from faithmeter.reading import attention_of_what_is_read
 
 # from the (rows, heads, queries, tokens) attentions of all layers, and the batch they are of
 Reduce = Callable[[Sequence[Tensor], Batch], Tensor]
@@ -57,7 +58,10 @@ def scaled_attention(classifier: Classifier, batch: Batch, targets: Tensor, _see
 def attention_at(classifier: Classifier, batch: Batch, embeddings: Tensor, _targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits and `attention` at these embeddings."""
     return _reduced(
-        classifier, batch, embeddings, lambda layers, part: _from_what_is_read(classifier, part, layers[-1])
+        classifier,
+        batch,
+        embeddings,
+        lambda layers, part: attention_of_what_is_read(classifier.model, part, layers[-1]),
     )
 
 
@@ -98,7 +102,7 @@ def scaled_attention_at(
             logits, layers = classifier.logits_and_attentions(part, point if twice else point.clone().requires_grad_())
             wanted = logits.gather(1, targets[rows][:, None]).sum()
             (gradient,) = torch.autograd.grad(wanted, layers[-1], create_graph=twice)
-            return logits, _from_what_is_read(classifier, part, layers[-1] * gradient)
+            return logits, attention_of_what_is_read(classifier.model, part, layers[-1] * gradient)
 
     return _packed(classifier, batch, embeddings, scaled)
 
@@ -141,12 +145,3 @@ def _over_queries(matrices: Tensor, batch: Batch) -> Tensor:
     """Return the mean over the queries that are not padding."""
     real = batch.attention_mask
     return (matrices * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True).clamp_min(1)
-
-
-def _from_what_is_read(classifier: Classifier, batch: Batch, layer: Tensor) -> Tensor:
-    """Return (rows, tokens) of a (rows, heads, queries, tokens) layer: the queries that the head reads, heads averaged.
-
-    BiLSTM-attention has one query, which is what it reads.
-    """
-    weights = classifier.read_weights(batch)[:, : layer.shape[2], None]
-    return (layer.mean(dim=1) * weights).sum(dim=1)

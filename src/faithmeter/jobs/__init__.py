@@ -6,9 +6,12 @@ from faithmeter.jobs.adopting import adopt
 from faithmeter.jobs.attacking import attack, attacked_rows
 from faithmeter.jobs.auditing import AuditOptions, audit
 from faithmeter.jobs.checking import check
+from faithmeter.jobs.comparing import JUDGES as COMPARED_JUDGES
+from faithmeter.jobs.comparing import MEASURES as COMPARED_MEASURES
+from faithmeter.jobs.comparing import WAYS, compare
 from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
-from faithmeter.jobs.reporting import report, roar_verdict
+from faithmeter.jobs.reporting import compared, report, roar_verdict
 from faithmeter.jobs.roaring import RoarOptions, go_on, roar, workers_here
 from faithmeter.jobs.scaling import scale
 from faithmeter.jobs.serving import serve
@@ -20,6 +23,9 @@ from faithmeter.reports.audit import audit_sections
 from faithmeter.roar_run import RoarRun
 
 __all__ = [
+    "COMPARED_JUDGES",
+    "COMPARED_MEASURES",
+    "WAYS",
     "AuditOptions",
     "DataSpec",
     "MeasureOptions",
@@ -33,6 +39,8 @@ __all__ = [
     "audit",
     "audit_sections",
     "check",
+    "compare",
+    "compared",
     "explain",
     "go_on",
     "measure",

@@ -1,7 +1,7 @@
 """From stored judgements to result rows: means with intervals, and whether the judges agree."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +9,21 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
+from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.judges import Array
 from faithmeter.judges.agreement import Scores, agreements
 from faithmeter.judges.battery import JUDGES
-from faithmeter.reports.audit import AGREEMENT, KIND, SOLVED
-from faithmeter.results import Result
-from faithmeter.run import Run
-from faithmeter.statistics import mean_interval
+from faithmeter.judges.drift import CLASS, MAP, Space
+from faithmeter.reports.agreement import AGREEMENT
+from faithmeter.reports.audit import KIND, SOLVED
+from faithmeter.reports.drift import SHARES, Points
+from faithmeter.results import Result, most_faithful
+from faithmeter.run import DEFAULT_MEASURE, Run
+from faithmeter.statistics import mean_interval, percentile_band
 
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 ATTACKED = "fidelity-attacked"
+SPACE = "space.safetensors"  # in the folder of drift: where the original texts lie
 KNOWN_TOKEN = "known_token.json"  # in the folder of its model: how well it reads the word
 
 
@@ -35,13 +40,44 @@ def read_judgements(run: Run, judge: str) -> dict[str, Table]:
     return found
 
 
+def drift_points(run: Run) -> Points | None:
+    """Return the places of texts masked at random and by the most faithful of the measures; None where nobody looked.
+
+    Where nothing was measured, it is the measure that would be used, or else the first of the table that was judged.
+    """
+    judged, file = read_judgements(run, "drift"), run.judgements / "drift" / SPACE
+    others = [name for name in (*IMPORTANCE_MEASURES, *judged) if name in judged and name != "random"]
+    if "random" not in judged or not others or not file.exists():
+        return None
+    best = most_faithful(run.results, among=others) or (DEFAULT_MEASURE if DEFAULT_MEASURE in others else others[0])
+    rows = np.intersect1d(judged["random"]["row"], judged[best]["row"])  # one may have been stopped midway
+    chosen = {name: judged[name] for name in ("random", best)}
+    tables = {
+        name: {column: values[np.searchsorted(table["row"], rows)] for column, values in table.items()}
+        for name, table in chosen.items()
+    }
+    known = ~np.isnan(np.stack([table[f"{MAP}1@0 %"] for table in tables.values()])).any(axis=0)
+
+    def columns(table: Table, kind: str) -> Array:
+        return np.stack([table[f"{kind}@{share}"][known] for share in SHARES], axis=1)
+
+    shares = Space.load(file).shares.numpy()
+    kept = [f"{MAP}{number + 1}" for number in range(len(shares))]
+    return Points(
+        {name: np.stack([columns(table, kind) for kind in kept], axis=2) for name, table in tables.items()},
+        {name: columns(table, "outside") for name, table in tables.items() if "outside@0 %" in table},
+        tables["random"][CLASS][known],
+        run.config.labels,
+        shares,
+    )
+
+
 def store_judgements(run: Run, judge: str) -> None:
     """Turn what a judge has said of the run into result rows, in place of what it said before."""
     results = [
-        _result(judge, measure, column, values.astype(np.float64))
+        result
         for measure, columns in read_judgements(run, judge).items()
-        for column, values in columns.items()
-        if column != "row" and not np.isnan(values).all()
+        for result in (_curves if judge == "drift" else _means)(judge, measure, columns)
     ]
     reached = _known_token(run) if judge == "known-token" else None
     if reached is not None:
@@ -98,10 +134,32 @@ def _beaten(run: Run) -> Result:
     )  # fmt: skip
 
 
-def _result(judge: str, measure: str, column: str, values: Array) -> Result:
+def _means(judge: str, measure: str, columns: Table) -> Iterator[Result]:
+    """Yield the mean of each column over the texts that have it, with its interval."""
+    for column, values in columns.items():
+        known = values[~np.isnan(values)].astype(np.float64)
+        if column != "row" and len(known):
+            yield _result(judge, measure, column, known, mean_interval(known) or (None, None))
+
+
+def _curves(judge: str, measure: str, columns: Table) -> Iterator[Result]:
+    """Yield the means of columns that are curves to draw, with ribbons: thirty of a measure, so all in one go.
+
+    Texts without a number have none in any column. Places on the map have no mean that says anything.
+    """
+    names = [name for name in columns if name != "row" and not name.startswith(MAP)]
+    values = np.stack([columns[name].astype(np.float64) for name in names], axis=1)
+    values = values[~np.isnan(values).any(axis=1)]
+    if not len(values):
+        return
+    lows, highs = percentile_band(lambda weights: weights @ values / weights.sum(axis=1, keepdims=True), len(values))
+    for column, known, low, high in zip(names, values.T, lows.tolist(), highs.tolist(), strict=True):
+        yield _result(judge, measure, column, known, (low, high) if len(values) > 1 else (None, None))
+
+
+def _result(judge: str, measure: str, column: str, known: Array, interval: tuple[float | None, float | None]) -> Result:
     name, _, detail = column.partition("@")
-    known = values[~np.isnan(values)]
-    low, high = mean_interval(known) or (None, None)
+    low, high = interval
     return Result(
         f"{KIND}{judge}_{name}", float(known.mean()), name, "test", None, len(known), measure, low, high,
         "observations", detail=detail or None,

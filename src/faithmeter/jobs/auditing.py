@@ -26,11 +26,19 @@ from faithmeter.data import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import new_folder, only_one, write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, measures_of
-from faithmeter.jobs.audit_summary import ATTACKED, KNOWN_TOKEN, attacked_texts, store_agreement, store_judgements
+from faithmeter.jobs.audit_summary import (
+    ATTACKED,
+    KNOWN_TOKEN,
+    SPACE,
+    attacked_texts,
+    store_agreement,
+    store_judgements,
+)
 from faithmeter.jobs.measuring import WORTH_SAYING, distinct, duration, seconds_per_token
 from faithmeter.jobs.summarising import parquet
 from faithmeter.jobs.training import encode, fresh_classifier, training_defaults
 from faithmeter.judges.battery import JUDGES, Bench, Judge
+from faithmeter.judges.drift import Space, fit_space
 from faithmeter.judges.known_token import PLACES, known_token_splits, truth_of
 from faithmeter.judges.rationales import TASK_MARKS, marks_of, rationale_tokens, rationales_of
 from faithmeter.masking import Mask, Purpose, random_stream
@@ -38,9 +46,10 @@ from faithmeter.performance import performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.audit import SOLVED
 from faithmeter.run import Run
-from faithmeter.training import fine_tune
+from faithmeter.training import TrainingConfig, fine_tune
 
 TOKENS_AT_ONCE = 1024  # of text: what is lost when an audit is killed
+ASK_AGAIN = ("erasure", "fidelity", "sparsity", "drift")  # for explanations that were made for others
 KNOWN_TOKEN_ROWS = 4000  # to learn the known token from: plenty for one word
 
 
@@ -50,7 +59,7 @@ class AuditOptions:
 
     `rows` are test rows, drawn at random; each judge has a number of its own. `place` is where the known token goes;
     `rationales` the column with what people marked as the reason; `adversary_steps` how long explanations are attacked;
-    `attacks` and `budget` how texts are.
+    `attacks` and `budget` how texts are; `other` another run of the same training with another seed.
     """
 
     judges: tuple[str, ...] | None = None
@@ -62,6 +71,7 @@ class AuditOptions:
     adversary_steps: int = 500
     attacks: tuple[str, ...] = DEFAULT_KINDS
     budget: float = BUDGET
+    other: str | Path | None = None
 
     def __post_init__(self) -> None:
         check_settings(self.attacks, self.budget)
@@ -85,9 +95,9 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
     with only_one(run.judgements):
         plain = _as_it_is(run, options, classifier, reporter)
         # what can be refused is refused before any work is done
+        makers = {"plausibility": _plausibility, "other-seed": _other_seed}
         benches = {
-            judge.name: _plausibility(run, options, plain) if judge.name == "plausibility" else plain
-            for judge in judges
+            judge.name: makers[judge.name](run, options, plain) if judge.name in makers else plain for judge in judges
         }
         settings = {judge.name: _same_settings(run, judge, options, benches[judge.name]) for judge in judges}
         for judge in judges:
@@ -96,8 +106,10 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
             write_json(folder / "settings.json", settings[judge.name])
             if judge.name == "known-token":
                 bench = _known_token(run, options, folder, reporter)
-            if judge.name == ATTACKED:
+            elif judge.name == ATTACKED:
                 bench = _attacked(run, options, judge, bench, reporter)
+            elif judge.name == "drift":
+                bench = dataclasses.replace(bench, space=_space(bench, folder))
             _judge_all(run, judge, bench, [one for one in measures if judge.fits(one)], options, reporter)
             store_judgements(run, judge.name)
         store_agreement(run)
@@ -120,12 +132,15 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
 
 
 def _judges(run: Run, options: AuditOptions) -> list[Judge]:
-    """Return the judges that were named, or all but the dear ones; of human reasons only where there are any."""
+    """Return the judges that were named, or all but the dear ones and those that lack what they judge by."""
     if options.judges is not None:
         return [JUDGES[name] for name in options.judges]
-    there = options.rationales is not None or run.config.data.resolved().name in TASK_MARKS
     # hours, where the others take minutes; and everything explained once more, on attacked texts
-    left_out = {"adversarial", ATTACKED} | (set() if there else {"plausibility"})
+    left_out = {"adversarial", ATTACKED}
+    if options.rationales is None and run.config.data.resolved().name not in TASK_MARKS:
+        left_out.add("plausibility")
+    if options.other is None:
+        left_out.add("other-seed")
     return [judge for judge in JUDGES.values() if judge.name not in left_out]
 
 
@@ -173,6 +188,52 @@ def _attacked(run: Run, options: AuditOptions, judge: Judge, plain: Bench, repor
     return dataclasses.replace(
         plain, test=plain.classifier.encode(texts, contexts, list(test["label"])), known={}, answers={}
     )
+
+
+def _other_seed(run: Run, options: AuditOptions, plain: Bench) -> Bench:
+    """Return the run's model and texts beside a model that differs in the seed alone; refuse any other."""
+    if options.other is None:
+        raise InputError("The judge other-seed needs a run of the same training with another seed: `--other RUN2`.")
+    other = Run(options.other)
+    classifier, test = other.classifier(), plain.test
+    ours, theirs = run.config, other.config
+    differing = {
+        "data": ours.fingerprint != theirs.fingerprint,
+        "labels": ours.labels != theirs.labels,
+        "model": ours.model != theirs.model,
+        "training": _but_the_seed(ours.training) != _but_the_seed(theirs.training),
+    }
+    found = [name for name, differs in differing.items() if differs]
+    if found:
+        raise InputError(
+            f"{other.path} has other {' and '.join(found)} than {run.path}: between two seeds nothing else may differ. "
+            f"`faithmeter train RUN2 --seed 1` with all other options as for {run.path} makes one."
+        )
+    if other.weights == run.weights or (ours.training is not None and ours.seed == theirs.seed):
+        raise InputError(
+            f"{other.path} has the same seed or the same weights as {run.path}, so that comparing them shows nothing. "
+            "Train with another --seed."
+        )
+    as_read = _encoded(classifier, run.data().test)
+    same_ids = np.array_equal(as_read.ids, test.ids) and np.array_equal(as_read.sequence, test.sequence)
+    if not same_ids or classifier.mask_token_id != plain.classifier.mask_token_id:
+        raise InputError(
+            f"The model of {other.path} cuts the texts into other tokens than that of {run.path} (another tokenizer or "
+            "--max-length), so that their explanations do not compare."
+        )
+    return dataclasses.replace(plain, other=classifier)
+
+
+def _but_the_seed(training: TrainingConfig | None) -> TrainingConfig | None:
+    return None if training is None else dataclasses.replace(training, seed=0)
+
+
+def _space(bench: Bench, folder: Path) -> Space:
+    """Return where the original texts lie; fitted once, so that what is judged later is on the same map."""
+    file = folder / SPACE
+    if not file.exists():
+        fit_space(bench.classifier, bench.test, seed=bench.seed).save(file)
+    return Space.load(file)
 
 
 def _known_token(run: Run, options: AuditOptions, folder: Path, reporter: Reporter) -> Bench:
@@ -254,10 +315,13 @@ def _same_settings(run: Run, judge: Judge, options: AuditOptions, bench: Bench) 
         "weights": run.weights,
         "faithmeter": metadata.version("faithmeter"),
     }
+    if judge.name == "other-seed":
+        assert options.other is not None
+        settings["other_weights"] = Run(options.other).weights
     settings |= {"place": options.place} if judge.name == "known-token" else {}
     settings |= {"adversary_steps": options.adversary_steps} if judge.name == "adversarial" else {}
     settings |= {"attacks": ",".join(options.attacks), "budget": options.budget} if judge.name == ATTACKED else {}
-    if judge.name in ("erasure", "fidelity", ATTACKED):
+    if judge.name in ("erasure", "fidelity", "drift", ATTACKED):
         masf = bench.masf
         settings["in_distribution"] = None if masf is None else f"{masf.form}, {masf.rows} rows, seed {masf.seed}"
     if judge.name == "plausibility":
@@ -272,7 +336,8 @@ def _same_settings(run: Run, judge: Judge, options: AuditOptions, bench: Bench) 
                 f"{folder} holds judgements with another {' and '.join(differing)}, which do not compare with these. "
                 f"Use the same settings ({stored}), or remove {folder} first."
             )
-    return settings
+    # where the other run is may change, if its weights do not
+    return settings | ({"other": str(options.other)} if judge.name == "other-seed" else {})
 
 
 def _judge_all(
@@ -311,7 +376,7 @@ def _estimated_seconds(judge: Judge, bench: Bench, measures: Sequence[Importance
         part = slice(bench.test.offsets[row], bench.test.offsets[row + 1])
         tokens = int(bench.test.maskable[part].sum())
         explaining = [
-            0.0 if one.name in explained and judge.name in ("erasure", "fidelity", "sparsity") else one.passes(tokens)
+            0.0 if one.name in explained and judge.name in ASK_AGAIN else one.passes(tokens)
             for one in measures
             if one.passes is not None
         ]

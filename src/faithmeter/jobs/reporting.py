@@ -19,10 +19,11 @@ from faithmeter.explanation import explain_text
 from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs.attacking import attack_settings
+from faithmeter.jobs.audit_summary import drift_points
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import words
-from faithmeter.reports.content import Subject, sections
+from faithmeter.reports.content import Subject, sections, training_sections
 from faithmeter.reports.figures import as_bytes, measures
 from faithmeter.reports.formats import Table, as_csv, as_latex
 from faithmeter.reports.page import render_markdown, render_page
@@ -35,7 +36,8 @@ from faithmeter.run import Run, is_roar
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
 ATTACK_OPTIONS = ("rows", "kinds", "budget", "seed")
-AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget")
+AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget", "other")
+OF_ONE_RUN = ("weights", "other", "other_weights")  # what judges worked with that differs from seed to seed
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 
 
@@ -84,6 +86,12 @@ def report(
     return write_report(Path(out), title, content, formats)
 
 
+def compared(paths: Sequence[str | Path]) -> list[Section]:
+    """Return what a report says of the ways in which runs were trained, where they are of the same model and data."""
+    groups = _repetitions([Run(path) for path in paths])
+    return training_sections([_subject(title, same, examples=False) for title, same in groups.items()])
+
+
 def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Return the runs by title: together where they differ in the seed alone, each in its own right otherwise."""
     groups: dict[str, list[Run]] = defaultdict(list)
@@ -91,7 +99,12 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
         config, settings = run.config, run.measurement_settings
         training = None if config.training is None else dataclasses.replace(config.training, seed=0)
         asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "checked")}
-        asked |= {judge: {**found, "weights": None} for judge, found in run.judgement_settings.items()}
+        # each training has weights of its own, and the in-distribution test that was fitted to them the run's seed
+        asked |= {
+            judge: {name: str(value).removesuffix(f", seed {config.seed}") for name, value in found.items()}
+            | dict.fromkeys(OF_ONE_RUN)
+            for judge, found in run.judgement_settings.items()
+        }
         groups[repr((dataclasses.replace(config, training=training), asked))].append(run)
     titled: dict[str, list[Run]] = {}
     for same in groups.values():
@@ -119,11 +132,13 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         metric=config.metric,
         rows=rows,
         histories=[run.history for run in runs],
+        trainings={run.config.seed: run.results for run in runs},
         settings=_settings(runs),
         commands=[line for run in runs for line in _commands(run)],
         validation_rows=None if masf is None else masf.rows,
         examples=_examples(first, rows) if examples else (),
         about=_about(first),
+        points=drift_points(first),  # a map is of one model
     )
 
 
@@ -250,8 +265,8 @@ def _commands(run: Run) -> list[str]:
     options = [
         part
         for name, value in vars(config.training).items()
-        if name not in ("betas", "mask_context", "curriculum") and value is not None
-        for part in (f"--{name.replace('_', '-')}", str(value))
+        if name not in {"betas", "mask_context", "curriculum", *config.training.idle} and value not in (None, ())
+        for part in (f"--{name.replace('_', '-')}", ",".join(value) if name == "robust" else str(value))
     ]
     flags = ["--mask-context"] if config.training.mask_context else []
     flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")

@@ -9,7 +9,7 @@ from faithmeter.from_scratch import FAMILIES, SHAPES
 from faithmeter.jobs.checking import check
 from faithmeter.jobs.measuring import MeasureOptions, measure
 from faithmeter.jobs.reporting import report
-from faithmeter.jobs.training import TrainingOptions, absolute, absolute_model, resume, train, training_defaults
+from faithmeter.jobs.training import TrainingOptions, train_or_go_on
 from faithmeter.progress import Reporter, Silent
 from faithmeter.run import Run
 
@@ -44,7 +44,7 @@ def scale(
         if folder in [run.path for run in runs]:
             raise InputError(f"Two models of the series are called {folder.name}: their runs would be one folder.")
         reporter.note(f"{model}, into {folder}:")
-        run = _trained(folder, data, model, options, max_length, reporter)
+        run = train_or_go_on(folder, data, model, options, max_length=max_length, reporter=reporter)
         if not run.checked:
             check(folder, reporter=reporter)
         runs.append(measure(folder, measured, reporter=reporter))
@@ -52,17 +52,3 @@ def scale(
             done(runs[-1])
     (page,) = report([run.path for run in runs], Path(path) / "report", reporter=reporter)
     return runs, page
-
-
-def _trained(
-    folder: Path, data: DataSpec, model: str, options: TrainingOptions, max_length: int, reporter: Reporter
-) -> Run:
-    """Return the run of one model, trained to its end; refuse one that was made with something else."""
-    if not (folder / "config.json").is_file():
-        return train(folder, data, model, options, max_length=max_length, reporter=reporter)
-    run = Run(folder)
-    asked = (absolute_model(model), absolute(data), options.over(training_defaults(model, data.resolved())), max_length)
-    found = run.config
-    if (found.model, found.data, found.training, found.max_length) != asked:
-        raise InputError(f"{folder} is a run with another model, data or training. Name another place for this series.")
-    return run if run.trained and run.results else resume(folder, reporter=reporter)

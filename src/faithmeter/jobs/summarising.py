@@ -24,7 +24,7 @@ from faithmeter.faithfulness.curves import (
 from faithmeter.files import write_bytes
 from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
-from faithmeter.reports.audit import AGREEMENT
+from faithmeter.reports.agreement import AGREEMENT
 from faithmeter.reports.card import model_card
 from faithmeter.results import Result, key_of, most_faithful
 from faithmeter.run import Run

@@ -47,6 +47,14 @@ class TrainingOptions:
     curriculum: bool | None = None
     mixed_precision: str | None = None
     tracker: str | None = None
+    robust: tuple[str, ...] | None = None
+    igr_weight: float | None = None
+    vat_weight: float | None = None
+    vat_radius: float | None = None
+    guided_weight: float | None = None
+    guided_share: float | None = None
+    adversarial_share: float | None = None
+    adversarial_budget: float | None = None
     seed: int | None = None
 
     def over(self, defaults: TrainingConfig) -> TrainingConfig:
@@ -124,6 +132,27 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
         config.model, splits, seed=config.training.seed, max_length=config.max_length, vectors=config.vectors
     )
     return _train_and_test(run, splits, classifier, _main_process_only(reporter))
+
+
+def train_or_go_on(
+    path: str | Path,
+    data: DataSpec,
+    model: str,
+    options: TrainingOptions | None = None,
+    *,
+    max_length: int = 512,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Return a run trained to its end: a new one, or one begun before; refuse one that was made with something else."""
+    options, path = options or TrainingOptions(), Path(path)
+    if not (path / "config.json").is_file():
+        return train(path, data, model, options, max_length=max_length, reporter=reporter)
+    run = Run(path)
+    asked = (absolute_model(model), absolute(data), options.over(training_defaults(model, data.resolved())), max_length)
+    found = run.config
+    if (found.model, found.data, found.training, found.max_length) != asked:
+        raise InputError(f"{path} is a run with another model, data or training. Name another place.")
+    return run if run.trained and run.results else resume(path, reporter=reporter)
 
 
 def _main_process_only(reporter: Reporter | None) -> Reporter:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,20 +15,24 @@ from faithmeter.importance import ImportanceMeasure
 from faithmeter.in_distribution import MaSF
 from faithmeter.judges import Columns
 from faithmeter.judges.adversarial import INTEGRATED_POINTS, adversarial
+from faithmeter.judges.drift import CLASS, Space, drift
 from faithmeter.judges.erasure import erasure
 from faithmeter.judges.fidelity import fidelity
 from faithmeter.judges.ground_truth import ground_truth
-from faithmeter.judges.randomisation import blocks, randomised, rank_correlation
+from faithmeter.judges.randomisation import blocks, likeness, randomised, rank_correlation, untrained
 from faithmeter.judges.rationales import in_batch
 from faithmeter.masking import STEPS, Mask
+
+SAME, EVERY = "same answer", "all texts"  # on which texts two models are compared
 
 
 @dataclass(frozen=True)
 class Bench:
     """What a judge works on: a model, texts, and where it is known the (flat) tokens that matter in them.
 
-    `known` are explanations that one judge has asked for and another may ask for again, `answers` the classes that all
-    of them are about.
+    `space` is where the original texts lie, for who asks how far a masked one goes; `other` a model trained with
+    another seed. `known` are explanations that one judge has asked for and another may ask for again, `answers` the
+    classes that all of them are about, `fresh` the untrained model of each seed.
     """
 
     classifier: Classifier
@@ -36,16 +41,17 @@ class Bench:
     seed: int
     truth: Mask | None = None
     adversary_steps: int = 500
+    space: Space | None = None
+    other: Classifier | None = None
     known: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
     answers: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+    fresh: dict[int, Classifier] = field(default_factory=dict)
 
     def predicted(self, batch: Batch) -> Tensor:
         """Return the class that the model gives each text as it is: the one that is explained."""
         which = tuple(batch.rows.tolist())
         if which not in self.answers:
-            rows = torch.arange(len(batch), device=self.classifier.device)
-            here = batch.to(self.classifier.device)
-            self.answers[which] = self.classifier.logits_of_masks(here, rows, here.masked).argmax(dim=-1).cpu()
+            self.answers[which] = _answers_of(self.classifier, batch)
         return self.answers[which]
 
     def explained(self, batch: Batch, measure: ImportanceMeasure) -> Tensor:
@@ -59,6 +65,12 @@ class Bench:
         """Return which tokens of a batch matter, (rows, tokens)."""
         assert self.truth is not None
         return in_batch(self.test, self.truth, batch)
+
+
+def _answers_of(classifier: Classifier, batch: Batch) -> Tensor:
+    """Return the class that a model gives each text as it is."""
+    rows, here = torch.arange(len(batch), device=classifier.device), batch.to(classifier.device)
+    return classifier.logits_of_masks(here, rows, here.masked).argmax(dim=-1).cpu()
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,42 @@ def _randomised(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Colum
     return columns
 
 
+def _drifted(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    assert bench.space is not None
+    columns = drift(bench.classifier, batch, bench.explained(batch, measure), bench.space, masf=bench.masf)
+    return {**columns, CLASS: bench.predicted(batch).double().numpy()}
+
+
+def _untrained(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    if bench.seed not in bench.fresh:
+        bench.fresh[bench.seed] = untrained(bench.classifier, bench.seed)
+    after = measure.explain(bench.fresh[bench.seed], batch, bench.predicted(batch), bench.seed)
+    return likeness(bench.explained(batch, measure), after, batch.maskable)
+
+
+def _other_seed(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    """Compare with a model trained with another seed, on all texts and on those to which both give the same answer.
+
+    Explained is the answer of the model that is judged: where the other gives another, explanations may well differ.
+    """
+    assert bench.other is not None
+    targets = bench.predicted(batch)
+    same = (_answers_of(bench.other, batch) == targets).double().numpy()
+    after = measure.explain(bench.other, batch, targets, bench.seed)
+    columns: Columns = {"same_answer": same}
+    for name, values in likeness(bench.explained(batch, measure), after, batch.maskable).items():
+        columns |= {f"{name}@{SAME}": np.where(same == 1, values, np.nan), f"{name}@{EVERY}": values}
+    return columns
+
+
+def _quick(one: ImportanceMeasure) -> bool:
+    """Whether a measure explains by a few passes: what takes hundreds would take hours on several models.
+
+    Random importance is of no model, and has nothing to change with it.
+    """
+    return one.family in ("gradient", "attention") or one.name in ("loo-signed", "loo-abs")
+
+
 def _attacked(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
     columns: Columns = {}
     for way in ("unconstrained", "constrained"):
@@ -128,15 +176,19 @@ _TABLE = (
     # on a bench whose texts were attacked; what is explained and masked is the attacked text
     Judge("fidelity-attacked", 200, _flipped, {"masked_until_flip": False}),
     Judge("sparsity", 200, _sparse, {}, passes=lambda _, explaining: explaining),
-    # what explains by many passes would take hours on twice as many models as there are layers; random is of no model
+    # a distance says nothing about a measure being good, so nobody is ranked by it
+    Judge("drift", 200, _drifted, {}, passes=lambda _, explaining: explaining + STEPS + 1),
     Judge(
         "randomisation",
         50,
         _randomised,
         {"cascading": False, "independent": False},
-        lambda one: one.family in ("gradient", "attention") or one.name in ("loo-signed", "loo-abs"),
+        _quick,
         lambda bench, explaining: (2 * len(blocks(bench.classifier.model)) + 1) * explaining,
     ),
+    # the first is said by layer randomisation already; the second is best for a measure that reads no model at all
+    Judge("random-weights", 200, _untrained, {}, _quick, lambda _, explaining: 2 * explaining),
+    Judge("other-seed", 200, _other_seed, {}, _quick, lambda _, explaining: 2 * explaining + 1),
     Judge(
         "adversarial",
         20,

@@ -1,4 +1,7 @@
-"""What a model answers to many maskings of texts, and which of the masked texts are strange to it."""
+"""What a model makes of many maskings of texts, and which of the masked texts are strange to it."""
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,17 +22,33 @@ def answers(
     None for the latter where there is no test to ask. All on the CPU.
     """
     if masf is not None:
-        return _with_features(classifier, batch, which, masked, masf)
+        return _looked_at(classifier, batch, which, masked, masf, classifier.predict_with_features)
     here = classifier.device
     return classifier.logits_of_masks(batch.to(here), which.to(here), masked.to(here)).cpu(), None
 
 
-def _with_features(
-    classifier: Classifier, batch: Batch, which: Tensor, masked: Tensor, masf: MaSF
-) -> tuple[Tensor, Tensor]:
-    """Return the logits of maskings of rows, and whether each is out-of-distribution, from the same passes."""
-    logits = torch.zeros(len(which), classifier.model.config.num_labels)
-    strange = torch.zeros(len(which), dtype=torch.bool)
+def representations(
+    classifier: Classifier, batch: Batch, which: Tensor, masked: Tensor, masf: MaSF | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return what the head reads of row `which[i]` of the batch with `masked[i]` masked, and the same as `answers`."""
+    look = partial(classifier.representations, features=masf is not None)
+    return _looked_at(classifier, batch, which, masked, masf, look)
+
+
+def _looked_at(
+    classifier: Classifier,
+    batch: Batch,
+    which: Tensor,
+    masked: Tensor,
+    masf: MaSF | None,
+    look: Callable[[Batch], tuple[Tensor, Tensor | None]],
+) -> tuple[Tensor, Tensor | None]:
+    """Return what `look` sees in maskings of rows, and whether each is out-of-distribution, from the same passes.
+
+    `look` returns a table of a batch, a line a row, and the features of the test, if there is one.
+    """
+    seen = torch.zeros(len(which), 0)
+    strange = None if masf is None else torch.zeros(len(which), dtype=torch.bool)
     lengths, size = batch.attention_mask.sum(dim=1)[which], batch.maskable.sum(dim=1)[which]
     share = (masked & batch.maskable[which]).sum(dim=1)
     steps = (2 * STEPS * share + size) // (2 * size).clamp_min(1)  # the nearest tenth, a half rounded up
@@ -41,11 +60,15 @@ def _with_features(
             chosen = part[index]
             taken = batch.take(which[chosen])
             taken = taken.with_masked(masked[chosen, : taken.input_ids.shape[1]])
-            logits[chosen.cpu()], found = classifier.predict_with_features(taken)
-            features.append(found)
+            found, of_test = look(taken)
+            seen = seen if seen.shape[1] else found.new_zeros(len(which), found.shape[1])
+            seen[chosen.cpu()] = found
             order.append(chosen)
-        done = torch.cat(order).cpu()
-        of_rows = batch.rows.cpu()[which.cpu()[done]]
-        outside = masf.p_values(torch.cat(features), lengths.cpu()[done], of_rows, steps.cpu()[done])[1]
-        strange[done] = outside <= LEVEL
-    return logits, strange
+            if of_test is not None:
+                features.append(of_test)
+        if masf is not None and strange is not None:
+            done = torch.cat(order).cpu()
+            of_rows = batch.rows.cpu()[which.cpu()[done]]
+            outside = masf.p_values(torch.cat(features), lengths.cpu()[done], of_rows, steps.cpu()[done])[1]
+            strange[done] = outside <= LEVEL
+    return seen, strange

@@ -3,6 +3,9 @@
 Whole blocks (an attention layer with the feed-forward layer behind it) get fresh weights, as before any training:
 `cascading` from the head down to the embeddings, each block with all that lie above it; `independent` one at a time.
 An explanation that stays as it was does not depend on what was learnt there.
+
+Two tests of REGEX compare whole models: `untrained` has fresh weights throughout, and another run was trained with
+another seed. Explanations are alike by `rank_correlation` and by `top_overlap`.
 """
 
 import copy
@@ -14,10 +17,12 @@ from scipy import stats
 from torch import Tensor, nn
 
 from faithmeter.classifier import Classifier
-from faithmeter.judges import Array
+from faithmeter.judges import Array, Columns
+from faithmeter.judges.ranking import ranks
 from faithmeter.masking import Purpose, random_stream
 
 HEAD, EMBEDDINGS = "head", "embeddings"
+TOP = 4  # one token of so many is among the most important
 
 
 def randomised(classifier: Classifier, *, cascading: bool, seed: int) -> Iterator[tuple[str, Classifier]]:
@@ -36,6 +41,12 @@ def randomised(classifier: Classifier, *, cascading: bool, seed: int) -> Iterato
             for parameter in parameters:
                 learnt[parameter].copy_(fresh[parameter])
         yield name, changed
+
+
+def untrained(classifier: Classifier, seed: int) -> Classifier:
+    """Return a copy of the classifier all of whose weights are fresh: the last step of a cascade."""
+    *_, (_, changed) = randomised(classifier, cascading=True, seed=seed)
+    return changed
 
 
 def blocks(model: nn.Module) -> dict[str, list[str]]:
@@ -94,3 +105,25 @@ def rank_correlation(before: Tensor, after: Tensor, maskable: Tensor) -> Array:
         if all(np.ptp(one) > 0 for one in ranks if len(one)) and len(ranks[0]) > 1:
             found[row] = np.corrcoef(*ranks)[0, 1]
     return found
+
+
+def likeness(before: Tensor, after: Tensor, maskable: Tensor) -> Columns:
+    """Return how alike two explanations of each row are: `rank_correlation`, `top_overlap` and `chance_overlap`.
+
+    The overlap is that of the most important quarter of the tokens (at least one), those in both of those in either
+    (Jaccard), and what it would be of two quarters drawn at random. All are nan where there is no ranking to compare.
+    """
+    correlation = rank_correlation(before, after, maskable)
+    size = maskable.sum(dim=1)
+    many = (size // TOP).clamp_min(1)
+    first, second = (maskable & (ranks(one, maskable) < many[:, None]) for one in (before, after))
+    overlap = (first & second).sum(dim=1) / (first | second).sum(dim=1).clamp_min(1)
+    columns = {"rank_correlation": correlation, "top_overlap": overlap.double().numpy()}
+    columns["chance_overlap"] = np.array([_chance(n, k) for n, k in zip(size.tolist(), many.tolist(), strict=True)])
+    return {name: np.where(np.isnan(correlation), np.nan, column) for name, column in columns.items()}
+
+
+def _chance(tokens: int, many: int) -> float:
+    """Return the mean overlap of two sets of so `many` of the tokens, drawn at random."""
+    both = np.arange(many + 1)
+    return float(np.sum(stats.hypergeom.pmf(both, tokens, many, many) * both / (2 * many - both))) if tokens else np.nan

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from matplotlib.figure import Figure
 
 from faithmeter.in_distribution import LEVEL
-from faithmeter.reports.figures import PALETTE, RANDOM, look, new_figure
+from faithmeter.reports.agreement import agreement_sections
+from faithmeter.reports.drift import DRIFT, Points, drift_sections
+from faithmeter.reports.figures import RANDOM, look, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
 from faithmeter.results import Row, Rows, find, number, rows_of
@@ -14,10 +17,9 @@ from faithmeter.results import Row, Rows, find, number, rows_of
 KIND = "audit_"
 ERASURE, KNOWN, HUMAN = "audit_erasure_", "audit_known-token_", "audit_plausibility_"
 FLIPS, FLIPS_ATTACKED = "audit_fidelity_", "audit_fidelity-attacked_"
+OTHER, FRESH = "audit_other-seed_", "audit_random-weights_"
 LAYERS, ATTACK, SHORT = "audit_randomisation_", "audit_adversarial_", "audit_sparsity_held"
-AGREEMENT = "audit_agreement"
 SOLVED = 0.99  # share of texts in which a model must read the known token for that to be what decides
-FAR_APART, CLOSE = -0.5, 0.5
 UNCHECKED = "Whether these masked texts are in-distribution was not checked: `faithmeter check` does it."
 ATTACKS = ("unconstrained", "constrained")
 LAYER_WAYS = {"cascading": "cascading from the head", "independent": "one block at a time"}
@@ -32,10 +34,12 @@ class Shown:
     detail: str | None = None
 
 
-def audit_sections(rows: Rows, prefix: str = "") -> list[Section]:
-    """Return a section for each judge that has judged, and one on whether they agree."""
+def audit_sections(rows: Rows, prefix: str = "", points: Points | None = None) -> list[Section]:
+    """Return a section for each judge that has judged, and one on whether they agree; `points` are for drift's map."""
+    drift = partial(_drift, points=points)
     makers = (
-        _erasure, _fidelity, _fidelity_attacked, _known_token, _plausibility, _layers, _attacks, _sparsity, _agreement
+        _erasure, _fidelity, _fidelity_attacked, drift, _known_token, _plausibility, _layers, _other_models, _attacks,
+        _sparsity, agreement_sections,
     )  # fmt: skip
     return [section for make in makers for section in make(rows, prefix)]
 
@@ -187,6 +191,18 @@ def _strange_flips(rows: Rows, judge: str) -> tuple[list[Row], list[str]]:
     return strange, cautions
 
 
+def _drift(rows: Rows, prefix: str, points: Points | None) -> list[Section]:
+    strange = rows_of(rows, f"{DRIFT}outside")
+    worst = _surely_strange(strange)
+    cautions = [] if strange else [UNCHECKED]
+    if worst is not None:
+        cautions.append(
+            f"With {worst['detail']} masked by {worst['measure']}, {100 * worst['value']:.0f} % of the texts are "
+            f"out-of-distribution (chance gives {100 * LEVEL:.0f} %): where they lie then means little."
+        )
+    return drift_sections(rows, prefix, points, cautions)
+
+
 def _surely_strange(shares: Sequence[Row]) -> Row | None:
     """Return the measure with the largest share that is surely more than chance gives; None where there is none."""
     sure = [row for row in shares if row["low"] is not None and row["low"] > LEVEL]
@@ -283,6 +299,56 @@ def _ends(blocks: Sequence[str]) -> list[tuple[str, str]]:
     return [("cascading", blocks[0]), ("cascading", blocks[-1]), *last]
 
 
+def _other_models(rows: Rows, prefix: str) -> list[Section]:
+    """Return how alike explanations of other models are: one that learnt the same, and one that learnt nothing."""
+    alike = rows_of(rows, f"{OTHER}same_answer")
+    chance, every = "top quarter by chance", Shown(f"{OTHER}rank_correlation", "other seed, all texts", "all texts")
+    of_seed = [
+        Shown(f"{OTHER}rank_correlation", "other seed", "same answer"),
+        Shown(f"{OTHER}top_overlap", "other seed, top quarter", "same answer"),
+        *([every] if any(row["value"] < 1 for row in alike) else []),
+        Shown(f"{OTHER}chance_overlap", chance, "same answer"),
+    ]
+    of_fresh = [
+        Shown(f"{FRESH}rank_correlation", "random weights"),
+        Shown(f"{FRESH}top_overlap", "random weights, top quarter"),
+        Shown(f"{FRESH}chance_overlap", chance),
+    ]
+    found = [shown for shown in (of_seed, of_fresh) if rows_of(rows, shown[0].kind)]
+    if not found:
+        return []
+    said = [
+        "Explanations of the model are compared with those of a model trained in the same way with another seed, and "
+        "with those of the same model with random weights. A measure that explains what was learnt says much the same "
+        "of two models that answer alike, and something else of one that has learnt nothing: only both together count, "
+        "for a measure that looks at the text alone is alike everywhere.",
+        "It can show that a measure looks at something else than what was learnt. It cannot show that it explains the "
+        "model well: two models may come to the same answer for different reasons, and the other seed and the random "
+        "weights are one draw each, which the intervals do not cover.",
+    ]
+    if alike:
+        said.append(
+            f"The model of the other seed gives the same answer to {100 * alike[0]['value']:.1f} % of the texts; the "
+            "numbers are of those texts, but where all are named."
+        )
+    # by likeness to the other seed's, or by the lack of it to random ones; who was not judged by both leaves a gap
+    names = list(dict.fromkeys(name for one in found for name in _measures(rows, one[0], one is of_seed)))
+
+    def draw() -> Figure:
+        figure = _forest(rows, names, [replace(one[0], title=f"rank correlation, {one[0].title}") for one in found])
+        limits = [axes.get_xlim() for axes in figure.axes]
+        for axes in figure.axes:  # one scale, or the panels would not compare
+            axes.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+            axes.axvline(0, color=RANDOM, linewidth=1, linestyle=":")
+        return figure
+
+    once = list({one.title: one for judge in found for one in judge}.values())
+    title = "Rank correlation with another model's explanations, and overlap of the top quarter of the tokens"
+    table = _table(rows, names, once, f"{prefix}other-models", title)
+    caption = "Rank correlation with another model's explanations; of the other seed, on texts that both answer alike."
+    return [Section("Another seed and random weights", said, [table], [drawn(prefix, "other-models", caption, draw)])]
+
+
 def _attacks(rows: Rows, prefix: str) -> list[Section]:
     shown = [
         *(Shown(f"{ATTACK}rank_change", f"ranks changed, {way}", way) for way in ATTACKS),
@@ -337,63 +403,3 @@ def _sparsity(rows: Rows, prefix: str) -> list[Section]:
             [drawn(prefix, "sparsity", "Share of all importance in the top tokens.", draw)],
         )
     ]
-
-
-def _agreement(rows: Rows, prefix: str) -> list[Section]:
-    found = rows_of(rows, AGREEMENT)
-    if not found:
-        return []
-    over = "trainings" if found[0]["over"] == "seeds" else "texts, for all pairs together"
-    pairs = {tuple(row["detail"].split(" | ")): row for row in found}
-    names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    cells = [[f"{first} / {second}", number(row), str(row["n"])] for (first, second), row in pairs.items()]
-
-    def draw() -> Figure:
-        figure, (axes,) = new_figure(2.6 + 0.42 * len(names), 1.6 + 0.36 * len(names))
-        for (first, second), row in pairs.items():
-            low, high = sorted((names.index(first), names.index(second)))
-            colour = PALETTE[1] if row["value"] > 0 else PALETTE[0]
-            sure = row["low"] is not None and (row["low"] > 0 or row["high"] < 0)
-            axes.plot(low, high, "s", markersize=19, color=colour, alpha=abs(row["value"]), markeredgewidth=0)
-            axes.text(low, high, f"{row['value']:+.1f}".replace("0.", "."), ha="center", va="center", fontsize=7,
-                      weight="bold" if sure else "normal")  # fmt: skip
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
-        axes.set_yticks(range(len(names)), names)
-        axes.set(xlim=(-0.5, len(names) - 1.5), ylim=(len(names) - 0.5, 0.5))
-        return figure
-
-    return [
-        Section(
-            "Do the judges agree?",
-            agreement_words(found),
-            [Table(f"{prefix}agreement", f"Rank correlation of two judges over the measures, with 95 % intervals over "
-                   f"{over}", ("judges", "correlation", "measures"), cells)],
-            [drawn(prefix, "agreement", "Rank correlation of every two judges over the measures; bold: surely not 0.",
-                   draw)],
-        )
-    ]  # fmt: skip
-
-
-def agreement_words(found: Rows) -> list[str]:
-    """Return whether judges agree, in words: with masking curves first, where the run has them."""
-    said = [
-        "Every judge ranks the measures; two that rank them alike have a correlation near 1. All is about these "
-        "measures on this model. The masking curves are of the class they were measured for, the other judges of the "
-        "predicted one."
-    ]
-    found = [row for row in found if row["low"] is not None]
-    with_masking = [row for row in found if row["detail"].startswith("masking")]
-    for words_, chosen in (
-        ("With the masking curves agree", [row for row in with_masking if row["low"] > CLOSE]),
-        ("Against them stand", [row for row in with_masking if row["high"] < FAR_APART]),
-    ):
-        if chosen:
-            others = ", ".join(f"{row['detail'].split(' | ')[1]} ({row['value']:+.2f})" for row in chosen)
-            said.append(f"{words_} {others}.")
-    opposed = [row for row in found if row["high"] < 0]
-    said.append(
-        f"{len(opposed)} of {len(found)} pairs surely contradict each other: no judge stands for all of them."
-        if opposed
-        else f"None of {len(found)} pairs surely contradict each other."
-    )
-    return said

@@ -67,5 +67,6 @@ def _what_it_is(config: RunConfig) -> str:
     }[how.strategy]
     return (
         f"A text classifier (classes: {classes}), {about}. Trained from {plain(config.model)} with AdamW, "
-        f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}."
+        f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}"
+        + (f", with {' and '.join(how.robust)} in the loss." if how.robust else ".")
     )

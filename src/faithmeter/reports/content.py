@@ -1,12 +1,14 @@
 """What a report says: sections of words, tables and figures, made of result rows; no form is chosen here yet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from faithmeter.reports import figures, words
 from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections
+from faithmeter.reports.comparison import Way, ways_section
+from faithmeter.reports.drift import Points
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Example, Section, drawn
 from faithmeter.results import Rows, find, number, rows_of
@@ -25,16 +27,18 @@ class Subject:
     metric: str
     rows: Rows
     histories: Sequence[Rows]
+    trainings: Mapping[int, Rows]  # the rows of each seed
     settings: Sequence[tuple[str, str]]
     commands: Sequence[str]
     validation_rows: int | None
     examples: Sequence[Example] = ()
     about: Sequence[str] = ()  # what is explained and what is masked, in sentences
+    points: Points | None = None  # where masked texts lie
 
 
 def sections(subjects: Sequence[Subject]) -> list[Section]:
     """Return a report's sections: of each subject, after a comparison where there are several."""
-    found = [] if len(subjects) <= 1 else [_comparison(subjects), *_trainings(subjects)]
+    found = [] if len(subjects) <= 1 else [_comparison(subjects), *training_sections(subjects)]
     for place, subject in enumerate(subjects, 1):
         own = _of_subject(subject, f"{place}-" if len(subjects) > 1 else "")
         found += own if len(subjects) == 1 else [Section(subject.title, level=1), *own]
@@ -52,15 +56,23 @@ def _comparison(subjects: Sequence[Subject]) -> Section:
     return Section("In short", best, [table] if measured else [], verdict=True)
 
 
-def _trainings(subjects: Sequence[Subject]) -> list[Section]:
-    """Return how well each model does by the ways in which it was trained, where there are several (FMM Figs. 2, 3)."""
+def training_sections(subjects: Sequence[Subject]) -> list[Section]:
+    """Return what the ways in which a model was trained do to it, where there are several (FMM Figs. 2, 3)."""
     groups: dict[str, list[Subject]] = {}
     for subject in subjects:
         groups.setdefault(subject.start, []).append(subject)
-    return [
-        _performance(same, f"{number}-" if number > 1 else "")
-        for number, same in enumerate((same for same in groups.values() if len(same) > 1), 1)
-    ]
+    found = []
+    for place, same in enumerate((same for same in groups.values() if len(same) > 1), 1):
+        prefix = f"{place}-" if place > 1 else ""
+        found += [_performance(same, prefix), ways_section([_way(subject) for subject in same], prefix)]
+    return found
+
+
+def _way(subject: Subject) -> Way:
+    """Return a subject as one way of training among others."""
+    seconds = [sum(row["seconds"] for row in history) for history in subject.histories if history]
+    mean = sum(seconds) / len(seconds) if seconds else None
+    return Way(subject.how, subject.rows, subject.trainings, mean)
 
 
 def _performance(same: Sequence[Subject], prefix: str) -> Section:
@@ -98,7 +110,7 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     if figures.measures(rows):
         found += _measured(subject, prefix)
     found += _checked(subject, prefix)
-    found += audit_sections(rows, prefix)
+    found += audit_sections(rows, prefix, subject.points)
     found += attack_sections(rows, prefix)
     found.append(_performance([subject], prefix))
     if any(subject.histories):

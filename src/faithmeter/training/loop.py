@@ -5,7 +5,7 @@ training to end in the same weights, and because the mini-batch is one thing how
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,52 +23,13 @@ from faithmeter.masking import Purpose, random_stream
 from faithmeter.performance import majority_performance, performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.training import checkpoint
+from faithmeter.training.config import ADVERSARIAL, ROBUST, TrainingConfig
 from faithmeter.training.curriculum import LEARNT, STAGES, Position, mini_batches, stage_rows
-from faithmeter.training.strategy import STRATEGIES, VALIDATIONS, mask_for_training, masked_copy, masked_positions
+from faithmeter.training.robust import weighted_losses
+from faithmeter.training.strategy import mask_for_training, masked_copy, masked_positions
 
-PRECISIONS = ("no", "fp16", "bf16")
-OPTIMIZERS = ("adamw", "amsgrad")  # AMSGrad is Adam's form that never forgets a large gradient; the ROAR paper's
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How a classifier is trained. The defaults are the paper's (FMM App. D, the GLUE settings of RoBERTa).
-
-    `batch_size` rows go through the model at a time and `accumulate` such batches make one optimiser step. `clip` is
-    the largest gradient norm (0: not clipped). `mask_context` also masks the second sequence in training, as the
-    published code does. `curriculum` shows short texts first, for models trained from scratch.
-    """
-
-    strategy: str = "masked"
-    validation: str = "both"
-    epochs: int = 10
-    optimizer: str = "adamw"
-    learning_rate: float = 2e-5
-    batch_size: int = 16
-    accumulate: int = 1
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.98)
-    warmup: float = 0.06
-    clip: float = 0.0
-    mask_context: bool = False
-    curriculum: bool = False
-    mixed_precision: str = "no"
-    tracker: str | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise InputError(f"There is no strategy {self.strategy!r}: choose from {', '.join(STRATEGIES)}.")
-        if self.validation not in VALIDATIONS:
-            raise InputError(f"There is no validation {self.validation!r}: choose from {', '.join(VALIDATIONS)}.")
-        if self.mixed_precision not in PRECISIONS:
-            raise InputError(f"There is no precision {self.mixed_precision!r}: choose from {', '.join(PRECISIONS)}.")
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError(f"There is no optimizer {self.optimizer!r}: choose from {', '.join(OPTIMIZERS)}.")
-        if min(self.epochs, self.batch_size, self.accumulate) < 1:
-            raise InputError("Epochs, batch size and accumulated batches must each be 1 or more.")
-        if not (self.learning_rate > 0 and 0 <= self.warmup < 1):
-            raise InputError("The learning rate must be above 0, and the warm-up at least 0 and below 1.")
+# the rows that are attacked in an epoch, by their numbers -> their attacked copies, against the model as it is
+Attack = Callable[[Ints, int], Encoded]
 
 
 @dataclass(frozen=True)
@@ -100,13 +61,17 @@ def fine_tune(
     metric: str,
     checkpoints: Path,
     reporter: Reporter | None = None,
+    attack: Attack | None = None,
 ) -> Outcome:
     """Train the classifier in place, for all epochs, and leave it with the weights of the first best epoch.
 
+    Where `config.robust` names `adversarial`, `attack(rows, epoch)` must return attacked copies of training rows.
     Goes on from the last checkpoint in `checkpoints`, if there is one, to the same weights (bit for bit on a CPU) as
     a training that was never interrupted.
     """
-    return _Training(classifier, train, validation, config, metric, checkpoints, reporter or Silent()).run()
+    if ADVERSARIAL in config.robust and attack is None:
+        raise ValueError("adversarial training needs an attack, which works on texts and not on tokens")
+    return _Training(classifier, train, validation, config, metric, checkpoints, reporter or Silent(), attack).run()
 
 
 class _Training:
@@ -119,9 +84,10 @@ class _Training:
         metric: str,
         checkpoints: Path,
         reporter: Reporter,
+        attack: Attack | None,
     ) -> None:
         self.classifier, self.train, self.config, self.metric = classifier, train, config, metric
-        self.checkpoints, self.reporter = checkpoints, reporter
+        self.checkpoints, self.reporter, self.attack = checkpoints, reporter, attack
         self.validation = validation
         self.validation_masked = masked_copy(validation, mask_context=config.mask_context, seed=config.seed)
         self.accelerator = _accelerator(config, checkpoints)
@@ -140,7 +106,11 @@ class _Training:
             reporter.note(f"Going on after epoch {stored.epoch}.")
         self.model, self.optimizer = self.accelerator.prepare(classifier.model, optimizer)
         self.plain_optimizer = optimizer
-        self.steps_per_epoch = -(-len(train) // (config.batch_size * config.accumulate))
+        # as many rows are attacked in every epoch as in any other, so that the steps can be counted beforehand
+        self.attacked = round(config.adversarial_share * len(train)) if ADVERSARIAL in config.robust else 0
+        group = config.batch_size * config.accumulate
+        later = -(-(len(train) + self.attacked) // group)
+        self.steps = -(-len(train) // group) + (config.epochs - 1) * later
 
     def run(self) -> Outcome:
         if self.config.tracker is not None:
@@ -158,14 +128,15 @@ class _Training:
         state, config = self.state, self.config
         started = time.perf_counter()
         epoch, position = state.epoch + 1, state.position
+        shown = self._with_attacked(epoch)
         random = random_stream(config.seed, Purpose.TRAIN_ORDER, epoch)
-        lengths = self.train.lengths
-        rows = np.arange(len(self.train)) if position.finished else stage_rows(lengths, position.stage, random)
+        lengths = shown.lengths
+        rows = np.arange(len(shown)) if position.finished else stage_rows(lengths, position.stage, random)
         batches = mini_batches(rows, lengths, config.batch_size, random)
         # dropout: the same numbers in this epoch whether or not the epochs before it ran in this process
         torch.manual_seed(int(random_stream(config.seed, Purpose.DROPOUT, epoch).integers(2**62)))
         title = f"Epoch {position.epochs + 1}/{config.epochs}" if position.finished else f"Stage {position.stage + 1}"
-        loss, accuracy = self._pass(batches, epoch, title)
+        loss, accuracy, added = self._pass(shown, batches, epoch, title)
         state.epoch, state.position = epoch, position.after(accuracy)
         row: dict[str, object] = {
             "epoch": epoch,
@@ -173,6 +144,7 @@ class _Training:
             "step": state.step,
             "train_loss": loss,
             "train_accuracy_unmasked": None if np.isnan(accuracy) else accuracy,
+            **{f"train_{name}": value for name, value in added.items()},
         }
         if position.finished:
             row |= self._validate()
@@ -188,11 +160,25 @@ class _Training:
             self.accelerator.log({k: v for k, v in row.items() if isinstance(v, int | float)}, step=epoch)
         self.reporter.note(_epoch_line(title, row))
 
-    def _pass(self, batches: list[Ints], epoch: int, title: str) -> tuple[float, float]:
-        """Show every batch once; return the mean loss and the accuracy on the unmasked rows (nan without any)."""
+    def _with_attacked(self, epoch: int) -> Encoded:
+        """Return the rows of an epoch: the training rows and, from the second ordinary epoch on, attacked copies."""
+        if not (self.attacked and self.state.position.finished and self.state.position.epochs):
+            return self.train
+        assert self.attack is not None
+        random = random_stream(self.config.seed, Purpose.ATTACKED_ROWS, epoch)
+        return self.train.joined(self.attack(np.sort(random.permutation(len(self.train))[: self.attacked]), epoch))
+
+    def _pass(
+        self, shown: Encoded, batches: list[Ints], epoch: int, title: str
+    ) -> tuple[float, float, dict[str, float]]:
+        """Show every batch once; return means: the loss, the accuracy on the unmasked rows (nan without any), and what
+        robust training adds to the loss.
+        """
         config, process, processes = self.config, self.accelerator.process_index, self.accelerator.num_processes
         strategy = config.strategy if self.state.position.finished else "plain"
-        totals = torch.zeros(3, device=self.accelerator.device, dtype=torch.float64)  # loss, right, unmasked
+        kinds = [name for name in config.robust if name != ADVERSARIAL] if self.state.position.finished else []
+        # loss, right, unmasked, and each loss that is added
+        totals = torch.zeros(3 + len(kinds), device=self.accelerator.device, dtype=torch.float64)
         self.model.train()
         with self.reporter.bar(title, len(batches)) as advance:
             for group in _groups(batches, config.accumulate):
@@ -203,15 +189,18 @@ class _Training:
                     weight = float(len(mine) > 0)
                     mine = mine if weight else np.zeros(1, dtype=np.int64)  # every process must take part
                     batch = mask_for_training(
-                        self.train, self.train.batch(rows[mine]), positions[mine], strategy=strategy,
+                        shown, shown.batch(rows[mine]), positions[mine], strategy=strategy,
                         mask_context=config.mask_context, seed=config.seed, epoch=epoch,
                     ).to(self.accelerator.device)  # fmt: skip
                     last = index == len(group) - 1
                     with nullcontext() if last else self.accelerator.no_sync(self.model):
                         logits = self.classifier.logits(batch, model=self.model)
-                        losses = nn.functional.cross_entropy(logits, batch.labels, reduction="sum") * weight
+                        losses = nn.functional.cross_entropy(logits, batch.labels, reduction="sum")[None]
+                        if kinds:
+                            found = weighted_losses(self.classifier, batch, config)
+                            losses = torch.cat([losses, torch.stack([found[kind].sum() for kind in kinds])])
                         # gradients are averaged over processes; this makes it the mean over the rows of the step
-                        self.accelerator.backward(losses * processes / group_rows)
+                        self.accelerator.backward(losses.sum() * weight * processes / group_rows)
                     as_given = torch.from_numpy(~masked_positions(strategy, positions[mine])).to(logits.device)
                     totals += weight * _tally(losses, logits, batch.labels, as_given)
                 if config.clip > 0:
@@ -221,16 +210,18 @@ class _Training:
                 if self.state.position.finished:
                     self.state.step += 1
                 advance(len(group))
-        loss, right, unmasked = self.accelerator.reduce(totals, "sum").tolist()
-        loss /= sum(len(rows) for rows in batches)
-        if not np.isfinite(loss):
+        loss, right, unmasked, *added = self.accelerator.reduce(totals, "sum").tolist()
+        count = sum(len(rows) for rows in batches)
+        loss /= count
+        if not np.isfinite(loss + sum(added)):
             raise InputError(
                 f"The loss is {loss} in epoch {epoch}: training went astray. Lower --learning-rate, or pass --clip 1."
             )
-        return loss, right / unmasked if unmasked else float("nan")
+        accuracy = right / unmasked if unmasked else float("nan")
+        return loss, accuracy, {kind: value / count for kind, value in zip(kinds, added, strict=True)}
 
     def _set_learning_rate(self) -> None:
-        steps, position = self.steps_per_epoch * self.config.epochs, self.state.position
+        steps, position = self.steps, self.state.position
         if not position.finished:
             factor = 1.0
         elif self.config.curriculum:
@@ -313,7 +304,8 @@ def _groups(batches: list[Ints], size: int) -> Iterator[list[tuple[Ints, Ints]]]
 
 def _tally(losses: Tensor, logits: Tensor, labels: Tensor, unmasked: Tensor) -> Tensor:
     right = (logits.argmax(dim=-1) == labels) & unmasked
-    return torch.stack([losses.detach().double(), right.sum().double(), unmasked.sum().double()])
+    loss, added = losses.detach().double().tensor_split([1])
+    return torch.cat([loss, torch.stack([right.sum(), unmasked.sum()]).double(), added])
 
 
 def _flat(config: dict[str, object]) -> dict[str, object]:
@@ -324,6 +316,8 @@ def _epoch_line(title: str, row: dict[str, object]) -> str:
     line = f"{title}: loss {row['train_loss']:.4f}"
     if row["train_accuracy_unmasked"] is not None:
         line += f", training accuracy {row['train_accuracy_unmasked']:.3f}"
+    for kind in ROBUST:
+        line += f", {kind} {row[f'train_{kind}']:.4f}" if f"train_{kind}" in row else ""
     if "selection" in row:
         line += f", validation {row['validation_unmasked']:.3f} unmasked"
         line += f", {row['validation_masked']:.3f} masked" if "validation_masked" in row else ""

@@ -1,0 +1,70 @@
+"""The command `faithmeter compare`: parses, calls the job, prints."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from faithmeter.command_options import Data, load_jobs, names, numbers, required
+from faithmeter.printing import console, print_performance, print_table
+from faithmeter.progress import Terminal
+
+
+def compare(
+    folder: Annotated[Path, typer.Argument(help="The folder for the runs and their report; goes on where it was.")],
+    data: Data,
+    model: Annotated[str, typer.Option(help="As for `train`.")] = "small",
+    ways: Annotated[
+        str | None,
+        typer.Option(
+            help="plain, masked, robust, explanation-guided, adversarial, combined, or spelt as masked+vat; several "
+            "with commas.  [default: those six]"
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas: each way is trained with each.")] = "0",
+    measures: Annotated[
+        str | None, typer.Option(help="Importance measures, separated by commas.  [default: eight quick ones]")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Test rows to measure and to judge on.")] = 100,
+    judges: Annotated[
+        str | None, typer.Option(help="As for `audit`.  [default: erasure, fidelity, fidelity-attacked]")
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the data; ways with masks take twice as many.  [default: the task's]"),
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: the model's]")] = None,
+    max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
+) -> None:
+    """Train one model in several ways, and compare accuracy, the test of masks, faithfulness, fidelity and time."""
+    data, jobs = required(data), load_jobs()
+    options = jobs.TrainingOptions(epochs=epochs, learning_rate=learning_rate, batch_size=batch_size)
+    chosen = names(measures) if measures is not None else jobs.COMPARED_MEASURES
+    measured = jobs.MeasureOptions(measures=chosen, rows=rows)
+    judged = names(judges) if judges is not None else jobs.COMPARED_JUDGES
+    audited = jobs.AuditOptions(judges=judged, measures=chosen, rows=rows)
+
+    def show(run: Any) -> None:  # noqa: ANN401 (a Run, whose room takes seconds to import)
+        print_performance(run)
+
+    runs, page = jobs.compare(
+        folder,
+        data,
+        model,
+        names(ways) if ways is not None else tuple(jobs.WAYS),
+        numbers(seeds),
+        options,
+        measured,
+        audited,
+        max_length=max_length,
+        reporter=Terminal(console),
+        done=show,
+    )
+    for section in jobs.compared([run.path for run in runs]):
+        console.print(f"\n{section.title}", style="bold", markup=False)
+        for table in section.tables:
+            print_table(table)
+        for sentence in section.words:
+            console.print(sentence, markup=False, soft_wrap=True)
+    console.print(f"\nThe report that draws it all: {page}", soft_wrap=True)

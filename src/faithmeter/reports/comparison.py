@@ -1,0 +1,235 @@
+"""The section on ways of training: the same model and data, trained in several ways, and what that changed.
+
+Most numbers on explanations are made with masked texts, so they mean something only for a model that understands
+masks. The in-distribution test says of which models that holds; the section says it before it compares anything.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from faithmeter.in_distribution import smallest_of
+from faithmeter.reports.figures import PALETTE, RANDOM, new_figure
+from faithmeter.reports.formats import Table
+from faithmeter.reports.parts import Section, drawn
+from faithmeter.reports.words import names as listed
+from faithmeter.reports.words import trusted
+from faithmeter.results import Rows, find, most_faithful, number, rows_of
+from faithmeter.statistics import student_interval
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way in which a model was trained: its name, its pooled result rows, those of each seed, and seconds."""
+
+    name: str
+    rows: Rows
+    trainings: Mapping[int, Rows]
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A number that each measure has under each way of training."""
+
+    kind: str
+    name: str
+    title: str
+    more_is_better: bool
+
+
+RACU = Compared("racu", "racu", "RACU", True)
+FLIP = Compared("audit_fidelity_masked_until_flip", "flip", "masked until the answer changes", False)
+FLIP_OUTSIDE = "audit_fidelity_flip_outside"
+COMPARED = (
+    RACU,
+    Compared("audit_erasure_norm_comprehensiveness", "comprehensiveness", "normalised comprehensiveness", True),
+    Compared("audit_erasure_norm_sufficiency", "sufficiency", "normalised sufficiency", True),
+    FLIP,
+    Compared(
+        "audit_fidelity-attacked_masked_until_flip", "flip-attacked", "masked until the answer changes, attacked", False
+    ),
+)
+
+
+def ways_section(ways: Sequence[Way], prefix: str = "") -> Section:
+    """Return what several ways of training do to performance, to the test of masks, and to explanations."""
+    tables = [_overall(ways, prefix)]
+    tables += [_by_measure(ways, what, prefix) for what in COMPARED if _measures(ways, what)]
+    outside = Compared(FLIP_OUTSIDE, "flip-outside", "out-of-distribution where the answer changes", False)
+    if _measures(ways, outside):
+        tables.append(_by_measure(ways, outside, prefix))
+    shown = [what for what in (RACU, FLIP) if _measures(ways, what)]
+    figures = []
+    if shown:
+        caption = (
+            "Each measure under each way of training, with 95 % intervals; hollow: the model does not understand "
+            "masks, so the number may not be believed."
+        )
+        figures = [drawn(prefix, "ways", caption, lambda: _figure(ways, shown))]
+    return Section("What training does to explanations", ways_in_words(ways), tables, figures)
+
+
+def ways_in_words(ways: Sequence[Way]) -> list[str]:
+    """Return the verdict: whose numbers may be believed, whether fidelity misleads, and what helped."""
+    return [*_believed(ways), *_misleading(ways), *_helped(ways)]
+
+
+def _believed(ways: Sequence[Way]) -> list[str]:
+    good, bad = ([way.name for way in ways if trusted(way.rows) is wanted] for wanted in (True, False))
+    unknown = [way.name for way in ways if trusted(way.rows) is None]
+    said = []
+    if good:
+        said.append(
+            f"Masked texts are in-distribution for {listed(good)}: numbers made by masking may be believed there."
+        )
+    if bad:
+        said.append(
+            f"They are out-of-distribution for {listed(bad)}: what is measured by masking there (RACU, sufficiency, "
+            "comprehensiveness, tokens to flip) is about masks as much as about explanations, and does not compare."
+        )
+    if unknown:
+        said.append(f"Whether masks are understood was not checked for {listed(unknown)}.")
+    return said
+
+
+def _misleading(ways: Sequence[Way]) -> list[str]:
+    """Return how far tokens to flip differ between a model that understands masks and one that does not."""
+    good, bad = (
+        next((way for way in ways if trusted(way.rows) is wanted and rows_of(way.rows, FLIP.kind)), None)
+        for wanted in (True, False)
+    )
+    if good is None or bad is None:
+        return []
+    both = [name for name in _measures([good], FLIP) if find(bad.rows, FLIP.kind, name)["value"] is not None]
+    if not both:
+        return []
+    measure = most_faithful(good.rows, both) or both[0]
+    flips = [number(find(way.rows, FLIP.kind, measure)) for way in (bad, good)]
+    strange = [find(way.rows, FLIP_OUTSIDE, measure)["value"] for way in (bad, good)]
+    if None in strange:
+        return []
+    return [
+        f"By {measure}, {bad.name} changes its answer when {flips[0]} of the tokens are masked, and {good.name} when "
+        f"{flips[1]} are. At the change {100 * strange[0]:.0f} % and {100 * strange[1]:.0f} % of the texts are "
+        f"out-of-distribution; of the two numbers that of {good.name} may be believed."
+    ]
+
+
+def _helped(ways: Sequence[Way]) -> list[str]:
+    """Return what each further way changed against the first one whose masks are understood."""
+    believed = [way for way in ways if trusted(way.rows)]
+    if len(believed) < 2:
+        return []
+    first, *others = believed
+    if min(len(way.trainings) for way in believed) < 2:
+        return [
+            f"{listed([way.name for way in believed])} were trained once each, which cannot tell a better way from a "
+            "lucky training: train with several seeds."
+        ]
+    return [_against(first, way) for way in others]
+
+
+def _against(first: Way, way: Way) -> str:
+    said = []
+    change = _differences(first, way, "performance", None, 0.0)
+    if len(change):
+        said.append(f"performance {_points(change)}")
+    for what in COMPARED:
+        better, worse = list[str](), list[str]()
+        both = [name for name in _measures([first], what) if name in _measures([way], what) and name != "random"]
+        for name in both:
+            low, high = student_interval(_differences(first, way, what.kind, name)) or (0.0, 0.0)
+            if low > 0 or high < 0:
+                (better if (low > 0) == what.more_is_better else worse).append(name)
+        if both:
+            told = [f"{how} for {listed(which)}" for how, which in (("better", better), ("worse", worse)) if which]
+            said.append(f"{what.title} {' and '.join(told) if told else 'not surely changed for any measure'}")
+    if first.seconds and way.seconds:
+        said.append(f"training takes {way.seconds / first.seconds:.1f} times as long")
+    return (
+        f"{way.name} against {first.name}, by the differences of equal seeds (95 % intervals of Student's, one for "
+        f"each number, so one in twenty is chance): {'; '.join(said)}."
+    )
+
+
+def _points(change: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
+    low, high = student_interval(change) or (None, None)
+    sure = "" if low is None or high is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
+    return f"{100 * float(change.mean()):+.1f} points{sure}"
+
+
+def _differences(
+    first: Way, way: Way, kind: str, measure: str | None, ratio: float | None = None
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Return way − first for each seed that both were trained with; none where one lacks the number."""
+    pairs = [
+        [find(one.trainings[seed], kind, measure, ratio)["value"] for one in (first, way)]
+        for seed in first.trainings
+        if seed in way.trainings
+    ]
+    return np.array([after - before for before, after in pairs if before is not None and after is not None])
+
+
+def _measures(ways: Sequence[Way], what: Compared) -> list[str]:
+    """Return the measures that have the number under any of the ways."""
+    return list(dict.fromkeys(row["measure"] for way in ways for row in rows_of(way.rows, what.kind)))
+
+
+def _overall(ways: Sequence[Way], prefix: str) -> Table:
+    cells = []
+    for way in ways:
+        best, p_values = most_faithful(way.rows), [row["value"] for row in rows_of(way.rows, "check_p_value")]
+        cells.append(
+            [
+                way.name,
+                number(find(way.rows, "performance", ratio=0.0), 3),
+                number(find(way.rows, "performance", ratio=0.5), 3),
+                f"{smallest_of(p_values):.3f}" if p_values else "not checked",
+                {True: "yes", False: "no", None: "not checked"}[trusted(way.rows)],
+                f"{best}, {number(find(way.rows, 'racu', best))}" if best else "not measured",
+                "unknown" if way.seconds is None else f"{way.seconds:.0f}",
+            ]
+        )
+    columns = (
+        "training", "unmasked", "half masked", "p-value of masks", "masks understood", "most faithful, RACU",
+        "seconds of training",
+    )  # fmt: skip
+    trainings = max(len(way.trainings) for way in ways)
+    over = f", {trainings} trainings each, 95 % intervals over them" if trainings > 1 else ""
+    return Table(f"{prefix}ways", f"Ways of training{over}", columns, cells)
+
+
+def _by_measure(ways: Sequence[Way], what: Compared, prefix: str) -> Table:
+    cells = [[name, *(number(find(way.rows, what.kind, name)) for way in ways)] for name in _measures(ways, what)]
+    good = "much" if what.more_is_better else "little"
+    hint = "" if what.kind == FLIP_OUTSIDE else f" ({good} is good)"
+    marked = [way.name if trusted(way.rows) else f"{way.name} (masks not understood)" for way in ways]
+    title = f"{what.title[0].upper()}{what.title[1:]}{hint}"
+    return Table(f"{prefix}ways-{what.name}", title, ("measure", *marked), cells)
+
+
+def _figure(ways: Sequence[Way], shown: Sequence[Compared]) -> Figure:
+    """Draw each measure's numbers, a dot a way of training; hollow where the model does not understand masks."""
+    every = list(dict.fromkeys(name for what in shown for name in _measures(ways, what) if name != "random"))
+    figure, panels = new_figure(3.6 * len(shown) + 1.2, 1.0 + 0.13 * len(every) * len(ways), len(shown))
+    for axes, what in zip(panels, shown, strict=True):
+        for order, way in enumerate(ways):
+            colour, full = PALETTE[order % len(PALETTE)], trusted(way.rows)
+            shift = 0.7 * (order / max(1, len(ways) - 1) - 0.5)
+            for place, name in enumerate(reversed(every)):
+                row = find(way.rows, what.kind, name)
+                if row["low"] is not None:
+                    axes.plot([row["low"], row["high"]], [place - shift] * 2, color=colour, linewidth=1.2)
+                if row["value"] is not None:
+                    face = colour if full else "none"
+                    axes.plot(row["value"], place - shift, "o", color=colour, markerfacecolor=face, markersize=4)
+            axes.plot([], [], "o", color=colour, markerfacecolor=colour if full else "none", label=way.name)
+        if what is RACU:
+            axes.axvline(0, color=RANDOM, linewidth=1, linestyle="--")
+        axes.set_xlabel(what.title)
+    panels[0].set_yticks(range(len(every)), list(reversed(every)))
+    panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure

@@ -1,0 +1,114 @@
+"""How a classifier is trained: one table of settings, and what is refused."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from faithmeter.errors import InputError, nearest
+from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
+
+PRECISIONS = ("no", "fp16", "bf16")
+IGR, VAT, GUIDED, ADVERSARIAL = "igr", "vat", "explanation-guided", "adversarial"
+# what can be added to cross-entropy (see `robust`), and the settings of each
+ROBUST: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        IGR: ("igr_weight",),
+        VAT: ("vat_weight", "vat_radius"),
+        GUIDED: ("guided_weight", "guided_share"),
+        ADVERSARIAL: ("adversarial_share", "adversarial_budget"),
+    }
+)
+OPTIMIZERS = ("adamw", "amsgrad")  # AMSGrad is Adam's form that never forgets a large gradient; the ROAR paper's
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a classifier is trained. The defaults are the paper's (FMM App. D, the GLUE settings of RoBERTa).
+
+    `batch_size` rows go through the model at a time and `accumulate` such batches make one optimiser step. `clip` is
+    the largest gradient norm (0: not clipped). `mask_context` also masks the second sequence in training, as the
+    published code does. `curriculum` shows short texts first, for models trained from scratch.
+
+    `robust` names what is added to cross-entropy, in ordinary epochs (docs/robust-training.md says how the strengths
+    were found): `igr` and `vat` with their weights, `vat` within `vat_radius` times the length of a text's embeddings;
+    `explanation-guided`, which masks the `guided_share` of the tokens that matter least; and `adversarial`, which from
+    the second epoch on adds attacked copies of `adversarial_share` of the rows, with at most `adversarial_budget` of
+    their words changed.
+    """
+
+    strategy: str = "masked"
+    validation: str = "both"
+    epochs: int = 10
+    optimizer: str = "adamw"
+    learning_rate: float = 2e-5
+    batch_size: int = 16
+    accumulate: int = 1
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)
+    warmup: float = 0.06
+    clip: float = 0.0
+    mask_context: bool = False
+    curriculum: bool = False
+    mixed_precision: str = "no"
+    tracker: str | None = None
+    robust: tuple[str, ...] = ()
+    igr_weight: float = 0.001
+    vat_weight: float = 1.0
+    vat_radius: float = 0.03
+    guided_weight: float = 0.1
+    guided_share: float = 0.2
+    adversarial_share: float = 0.1
+    adversarial_budget: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise InputError(f"There is no strategy {self.strategy!r}: choose from {', '.join(STRATEGIES)}.")
+        if self.validation not in VALIDATIONS:
+            raise InputError(f"There is no validation {self.validation!r}: choose from {', '.join(VALIDATIONS)}.")
+        if self.mixed_precision not in PRECISIONS:
+            raise InputError(f"There is no precision {self.mixed_precision!r}: choose from {', '.join(PRECISIONS)}.")
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(f"There is no optimizer {self.optimizer!r}: choose from {', '.join(OPTIMIZERS)}.")
+        if min(self.epochs, self.batch_size, self.accumulate) < 1:
+            raise InputError("Epochs, batch size and accumulated batches must each be 1 or more.")
+        if not (self.learning_rate > 0 and 0 <= self.warmup < 1):
+            raise InputError("The learning rate must be above 0, and the warm-up at least 0 and below 1.")
+        self._require_robust()
+
+    def _require_robust(self) -> None:
+        for name in self.robust:
+            if name not in ROBUST:
+                raise InputError(
+                    f"There is no robust training {name!r}.{nearest(name, ROBUST)} Choose from {', '.join(ROBUST)}."
+                )
+        if len(set(self.robust)) < len(self.robust):
+            raise InputError("A kind of robust training is named twice: name each once.")
+        if min(self.igr_weight, self.vat_weight, self.guided_weight) < 0 or self.vat_radius <= 0:
+            raise InputError("The weights of robust training must be 0 or more, and the radius of VAT above 0.")
+        if not all(0 < share < 1 for share in (self.guided_share, self.adversarial_share, self.adversarial_budget)):
+            raise InputError("The shares and the budget of robust training must lie between 0 and 1.")
+        if ADVERSARIAL in self.robust and self.epochs < 2:
+            raise InputError(
+                "A model that has learnt nothing cannot be attacked, so adversarial training begins with the second "
+                "epoch: train for 2 epochs or more."
+            )
+
+    @property
+    def how(self) -> str:
+        """The strategy and what is added to it, in words."""
+        return " + ".join((self.strategy, *self.robust))
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "TrainingConfig":
+        """Return the settings that were written as JSON, which has no tuples."""
+        read: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+        }
+        return cls(**read)
+
+    @property
+    def idle(self) -> set[str]:
+        """The settings of robust training that this one does without."""
+        return {name for kind, names in ROBUST.items() if kind not in self.robust for name in names}
