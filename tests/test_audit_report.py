@@ -36,6 +36,9 @@ def rows(outside=0.02):
         found += [row(f"erasure_{kind}_outside", name, outside) for kind in ("comprehensiveness", "sufficiency")]
         found += [row(f"fidelity_{kind}", name, 1 - worth) for kind in ("masked_until_flip", "never_flips")]
         found += [row("fidelity_flip_outside", name, outside)]
+        for kind in ("masked_until_flip", "never_flips"):
+            found.append(row(f"fidelity-attacked_{kind}", name, 0.1 + 0.1 * place))
+        found += [row("fidelity-attacked_flip_outside", name, outside)]
         for kind in ("overlap", "mean_rank", "average_precision", "precision_at_truth"):
             found += [row(f"known-token_{kind}", name, worth), row(f"plausibility_{kind}", name, worth)]
         found += [row("sparsity_held", name, share / 100 + 0.05, f"{share} %") for share in range(10, 100, 10)]
@@ -78,16 +81,17 @@ def section(title, of=None):
 
 def test_every_judge_that_has_judged_has_a_section_and_no_other():
     assert [one.title for one in audit_sections(rows())] == [
-        "Sufficiency and comprehensiveness", "Tokens to flip", "Where masked texts go", "A known token",
-        "What people marked", "Fresh weights", "Another seed and random weights", "Attacked explanations",
-        "How short the explanations are", "Do the judges agree?",
+        "Sufficiency and comprehensiveness", "Tokens to flip", "Tokens to flip, on attacked texts",
+        "Where masked texts go", "A known token", "What people marked", "Fresh weights",
+        "Another seed and random weights", "Attacked explanations", "How short the explanations are",
+        "Do the judges agree?",
     ]  # fmt: skip
     assert audit_sections([]) == []
     assert all(one.words for one in audit_sections(rows()))
 
 
 def test_each_judge_says_what_it_cannot_show():
-    for one in audit_sections(rows())[:8]:
+    for one in audit_sections(rows())[:9]:
         assert "cannot" in " ".join(one.words)
 
 
@@ -107,9 +111,23 @@ def test_masked_texts_out_of_distribution_are_marked_and_unchecked_ones_too():
     (flips,) = section("Tokens to flip", rows(outside=0.4)).cautions
     assert "40 %" in flips
     assert section("Tokens to flip").cautions == []
+    (attacked,) = section("Tokens to flip, on attacked texts", rows(outside=0.4)).cautions
+    assert "40 %" in attacked
     unchecked = [one for one in rows() if not one["kind"].endswith("_outside")]
     assert "not checked" in section("Sufficiency and comprehensiveness", unchecked).cautions[0]
     assert "not checked" in section("Tokens to flip", unchecked).cautions[0]
+    assert "not checked" in section("Tokens to flip, on attacked texts", unchecked).cautions[0]
+
+
+def test_attacked_texts_stand_beside_clean_ones_and_alone_where_those_were_not_judged():
+    (table,) = section("Tokens to flip, on attacked texts").tables
+    assert table.rows[0][:3] == ["ig-signed", "0.10 (0.05–0.15)", "0.20 (0.15–0.25)"]
+    assert [column.split(", ")[-1] for column in table.columns[1:]] == ["attacked", "clean"] * 3
+    alone = [one for one in rows() if not one["kind"].startswith("audit_fidelity_")]
+    (table,) = section("Tokens to flip, on attacked texts", alone).tables
+    assert [column.split(", ")[-1] for column in table.columns[1:]] == ["attacked"] * 3
+    beaten = {**alone[0], "kind": "audit_fidelity-attacked_beaten", "value": 0.755}
+    assert "76 %" in section("Tokens to flip, on attacked texts", [*alone, beaten]).words[0]
 
 
 def test_sparsity_is_shown_once():

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import pytest
+import torch
 from conftest import sentiment_rows
 
 from faithmeter import (
@@ -27,6 +28,7 @@ from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs import auditing, pool
 from faithmeter.jobs.audit_summary import drift_points, read_judgements
 from faithmeter.jobs.reporting import _commands, _repetitions
+from faithmeter.judges.fidelity import fidelity
 from faithmeter.judges.known_token import known_token_splits
 from faithmeter.results import find, rows_of
 
@@ -59,6 +61,8 @@ def audited(trained, tmp_path_factory):
     audit(path, AuditOptions(measures=MEASURES, rows=12, rationales="reason"))
     dear = AuditOptions(("adversarial",), measures=MEASURES, rows=12, adversary_steps=15)
     assert not (path / "audit" / "adversarial").exists()  # only where it is named
+    assert not (path / "audit" / "fidelity-attacked").exists()
+    audit(path, AuditOptions(("fidelity-attacked",), measures=MEASURES, rows=12, budget=0.5))
     return audit(path, dear)
 
 
@@ -68,6 +72,8 @@ def test_every_judge_judges_every_measure_that_it_can(audited):
         "audit_erasure_sufficiency": {*MEASURES, "random"},
         "audit_sparsity_held": {*MEASURES, "random"},
         "audit_fidelity_masked_until_flip": {*MEASURES, "random"},
+        "audit_fidelity-attacked_masked_until_flip": {*MEASURES, "random"},
+        "audit_fidelity-attacked_flip_outside": {*MEASURES, "random"},
         "audit_known-token_overlap": {*MEASURES, "random"},
         "audit_plausibility_average_precision": {*MEASURES, "random"},
         "audit_randomisation_cascading": set(MEASURES),
@@ -86,6 +92,34 @@ def test_a_faithful_measure_wins_by_the_judges_that_know_the_answer(audited):
     for judge in ("known-token_overlap", "plausibility_average_precision", "erasure_comprehensiveness"):
         found, chance = (find(rows, f"audit_{judge}", name)["value"] for name in ("loo-signed", "random"))
         assert found > chance + 0.1, judge
+
+
+def test_attacked_texts_are_explained_and_masked_as_they_are_after_the_attack(audited):
+    stored = pyarrow.parquet.read_table(audited.path / "audit" / "fidelity-attacked" / "attacked.parquet").to_pylist()
+    classifier, test = audited.classifier(), audited.data().test
+    assert {one["row"] for one in stored} == set(read_judgements(audited, "fidelity")["loo-signed"]["row"].tolist())
+    assert any(one["attacked"] != test["text"][one["row"]] for one in stored)
+    share = np.mean([one["succeeded"] for one in stored])
+    assert find(audited.results, "audit_fidelity-attacked_beaten")["value"] == pytest.approx(share)
+    stored.sort(key=lambda one: one["row"])
+    encoded = classifier.encode([one["attacked"] for one in stored])
+    batch = dataclasses.replace(encoded.batch(range(12)), rows=torch.tensor([one["row"] for one in stored]))
+    importance = IMPORTANCE_MEASURES["loo-signed"].explain(classifier, batch, classifier.predict(encoded).argmax(-1), 0)
+    expected = fidelity(classifier, batch, importance)["masked_until_flip"]
+    found = read_judgements(audited, "fidelity-attacked")["loo-signed"]["masked_until_flip"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_attacks_of_other_settings_are_not_mixed_and_those_of_a_stopped_audit_are_kept(run, monkeypatch):
+    options = AuditOptions(("fidelity-attacked",), ("grad-l2",), rows=4, budget=0.5)
+    audit(run.path, options)
+    with pytest.raises(InputError, match="another attacks and budget"):
+        audit(run.path, dataclasses.replace(options, attacks=("delete",), budget=0.3))
+    monkeypatch.setattr(auditing, "attack_texts", None)  # they are there
+    audit(run.path, dataclasses.replace(options, measures=("loo-signed",)))
+    assert "--attacks replace,characters --budget 0.5" in " ".join(_commands(run))
+    with pytest.raises(InputError, match="no attack 'erase'"):
+        AuditOptions(attacks=("erase",))
 
 
 def test_the_judges_are_compared_with_each_other_and_with_the_masking_curves(audited):
@@ -207,7 +241,7 @@ def test_texts_whose_word_was_cut_away_are_not_learnt_from(run):
 
 def test_the_report_names_the_command_of_each_judge(audited):
     commands = [line for line in _commands(audited) if line.startswith("faithmeter audit")]
-    assert len(commands) == 9
+    assert len(commands) == 10
     assert any("--judges known-token" in line and "--place end" in line for line in commands)
 
 

@@ -59,6 +59,7 @@ BEFORE = {
         "check runs/quickstart",
         "measure runs/quickstart --measures grad-l2",
     ),
+    "attacking": ("train runs/quickstart --task babi-1",),
     "auditing": ("train runs/quickstart --task babi-1",),
     "select-then-predict": ("train runs/quickstart --task babi-1",),
     "exploring": ("train runs/quickstart --task babi-1",),

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from faithmeter.attacks import Attack, attack_texts
     from faithmeter.batch import Batch, Encoded
     from faithmeter.classifier import Classifier, load_classifier
     from faithmeter.data import DataSpec, Splits, load_splits
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         SelectOptions,
         TrainingOptions,
         adopt,
+        attack,
         audit,
         check,
         explain,
@@ -44,6 +46,7 @@ __all__ = [
     "IMPORTANCE_MEASURES",
     "METRICS",
     "TASKS",
+    "Attack",
     "AuditOptions",
     "Batch",
     "Classifier",
@@ -65,6 +68,8 @@ __all__ = [
     "TrainingOptions",
     "adopt",
     "as_measure",
+    "attack",
+    "attack_texts",
     "audit",
     "bilstm_classifier",
     "check",
@@ -86,6 +91,10 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "attacks": (
+        "Attack",
+        "attack_texts",
+    ),
     "batch": (
         "Batch",
         "Encoded",
@@ -117,6 +126,7 @@ _ROOMS = {
         "SelectOptions",
         "TrainingOptions",
         "adopt",
+        "attack",
         "audit",
         "check",
         "explain",

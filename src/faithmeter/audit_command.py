@@ -15,8 +15,9 @@ def audit(
     judges: Annotated[
         str | None,
         typer.Option(
-            help="erasure, fidelity, sparsity, drift, randomisation, random-weights, other-seed, adversarial, "
-            "known-token, plausibility; several with commas.  [default: all that can but adversarial]"
+            help="erasure, fidelity, fidelity-attacked, sparsity, drift, randomisation, random-weights, other-seed, "
+            "adversarial, known-token, plausibility; several with commas.  [default: all that can but adversarial and "
+            "fidelity-attacked]"
         ),
     ] = None,
     measures: Annotated[
@@ -31,6 +32,11 @@ def audit(
         str | None, typer.Option(help="Column of the test data with what people marked as the reason.")
     ] = None,
     adversary_steps: Annotated[int, typer.Option(min=1, help="Steps of an attack on an explanation.")] = 500,
+    attacks: Annotated[
+        str | None,
+        typer.Option(help="Attacks on texts, as --kinds of `faithmeter attack`.  [default: replace,characters]"),
+    ] = None,
+    budget: Annotated[float, typer.Option(help="Largest share of a text's words that an attack changes.")] = 0.2,
     other: Annotated[
         Path | None, typer.Option(help="A run that differs in its training's seed alone, for the judge other-seed.")
     ] = None,
@@ -46,6 +52,8 @@ def audit(
         place=place,
         rationales=rationales,
         adversary_steps=adversary_steps,
+        budget=budget,
+        **({} if attacks is None else {"attacks": names(attacks)}),
         other=other,
     )
     audited = jobs.audit(run, options, reporter=Terminal(console))

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from faithmeter import __version__
+from faithmeter.attack_command import attack
 from faithmeter.audit_command import audit
 from faithmeter.command_options import Data, load_jobs, names, with_data_options
 from faithmeter.compare_command import compare
@@ -288,6 +289,7 @@ def _texts(
 
 app.command()(with_data_options(roar))
 app.command()(audit)
+app.command()(attack)
 app.command()(with_data_options(scale))
 app.command()(with_data_options(compare))
 app.command()(select)

@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     ADVERSARY = 15
     AUDITED_ROWS = 16
     AGREEMENT = 17
+    ATTACK = 18
     ATTACKED_ROWS = 19
     REFERENCE_MASKS = 31
     REFERENCE_HALVES = 32

@@ -9,6 +9,7 @@ RUN/checkpoints/      only while a training is unfinished
 RUN/in_distribution/  the fitted in-distribution test
 RUN/measurements/     every masked prediction, a file a batch
 RUN/observations.parquet  the faithfulness of each explanation
+RUN/attacks.parquet   attacked test texts, a line each
 RUN/audit/            what other judges say of each explanation, a folder a judge
 RUN/select/           explanations of every text, and what models answer that are shown rationales alone
 """
@@ -137,6 +138,11 @@ class Run:
     def measurements(self) -> Path:
         """What `measure` keeps of each batch, so that it can go on where it was."""
         return self.path / "measurements"
+
+    @property
+    def attacks(self) -> Path:
+        """The attacked test texts; there once `attack` is done."""
+        return self.path / "attacks.parquet"
 
     @property
     def judgements(self) -> Path:

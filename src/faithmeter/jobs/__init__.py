@@ -3,6 +3,7 @@
 from faithmeter.data import DataSpec
 from faithmeter.in_distribution import summary
 from faithmeter.jobs.adopting import adopt
+from faithmeter.jobs.attacking import attack, attacked_rows
 from faithmeter.jobs.auditing import AuditOptions, audit
 from faithmeter.jobs.checking import check, in_words
 from faithmeter.jobs.comparing import JUDGES as COMPARED_JUDGES
@@ -19,6 +20,7 @@ from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.synthetic import synthetic_roar
 from faithmeter.jobs.training import TrainingOptions, resume, train
 from faithmeter.jobs.transferring import transfer
+from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.select import select_sections
 from faithmeter.reports.transfer import transfer_sections
@@ -36,6 +38,9 @@ __all__ = [
     "SelectOptions",
     "TrainingOptions",
     "adopt",
+    "attack",
+    "attack_sections",
+    "attacked_rows",
     "audit",
     "audit_sections",
     "check",

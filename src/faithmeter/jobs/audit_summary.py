@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,15 @@ from faithmeter.judges import Array
 from faithmeter.judges.agreement import Scores, agreements
 from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.drift import CLASS, MAP, Space
-from faithmeter.reports.audit import AGREEMENT, KIND, SOLVED
+from faithmeter.reports.agreement import AGREEMENT
+from faithmeter.reports.audit import KIND, SOLVED
 from faithmeter.reports.drift import SHARES, Points
 from faithmeter.results import Result, most_faithful
 from faithmeter.run import DEFAULT_MEASURE, Run
 from faithmeter.statistics import mean_interval, percentile_band
 
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
+ATTACKED = "fidelity-attacked"
 SPACE = "space.safetensors"  # in the folder of drift: where the original texts lie
 KNOWN_TOKEN = "known_token.json"  # in the folder of its model: how well it reads the word
 
@@ -81,6 +84,8 @@ def store_judgements(run: Run, judge: str) -> None:
         results.append(
             Result(f"{KIND}known-token_accuracy", reached["accuracy"], "accuracy", "test", None, reached["rows"])
         )
+    if judge == ATTACKED and results:
+        results.append(_beaten(run))
     stored = {row["kind"] for row in run.results if row["kind"].startswith(f"{KIND}{judge}_")}
     run.store_results(stored | {result.kind for result in results}, results)
 
@@ -112,6 +117,21 @@ def store_agreement(run: Run) -> None:
 def _known_token(run: Run) -> dict[str, Any] | None:
     file = run.judgements / "known-token" / "model" / KNOWN_TOKEN
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def attacked_texts(run: Run) -> Path:
+    """Return the file with the attacked texts that `fidelity-attacked` judges explanations of."""
+    return run.judgements / ATTACKED / "attacked.parquet"
+
+
+def _beaten(run: Run) -> Result:
+    """Return the share of the attacked texts that the model answers otherwise than as they were."""
+    succeeded = pyarrow.parquet.read_table(attacked_texts(run))["succeeded"].to_numpy().astype(np.float64)
+    low, high = mean_interval(succeeded) or (None, None)
+    return Result(
+        f"{KIND}{ATTACKED}_beaten", float(succeeded.mean()), "share", "test", None, len(succeeded), None, low, high,
+        "observations",
+    )  # fmt: skip
 
 
 def _means(judge: str, measure: str, columns: Table) -> Iterator[Result]:

@@ -17,14 +17,23 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow
+import pyarrow.parquet
 
+from faithmeter.attacks import BUDGET, DEFAULT_KINDS, attack_texts, check_settings
 from faithmeter.batch import Encoded, Ints
 from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import new_folder, only_one, write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, measures_of
-from faithmeter.jobs.audit_summary import KNOWN_TOKEN, SPACE, store_agreement, store_judgements
+from faithmeter.jobs.audit_summary import (
+    ATTACKED,
+    KNOWN_TOKEN,
+    SPACE,
+    attacked_texts,
+    store_agreement,
+    store_judgements,
+)
 from faithmeter.jobs.measuring import WORTH_SAYING, distinct, duration, seconds_per_token
 from faithmeter.jobs.summarising import parquet
 from faithmeter.jobs.training import encode, fresh_classifier, training_defaults
@@ -50,7 +59,7 @@ class AuditOptions:
 
     `rows` are test rows, drawn at random; each judge has a number of its own. `place` is where the known token goes;
     `rationales` the column with what people marked as the reason; `adversary_steps` how long explanations are attacked;
-    `other` another run of the same training with another seed.
+    `attacks` and `budget` how texts are; `other` another run of the same training with another seed.
     """
 
     judges: tuple[str, ...] | None = None
@@ -60,9 +69,12 @@ class AuditOptions:
     place: str = "end"
     rationales: str | None = None
     adversary_steps: int = 500
+    attacks: tuple[str, ...] = DEFAULT_KINDS
+    budget: float = BUDGET
     other: str | Path | None = None
 
     def __post_init__(self) -> None:
+        check_settings(self.attacks, self.budget)
         for name in self.judges or ():
             if name not in JUDGES:
                 raise InputError(f"There is no judge {name!r}.{nearest(name, JUDGES)} There are {', '.join(JUDGES)}.")
@@ -94,6 +106,8 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
             write_json(folder / "settings.json", settings[judge.name])
             if judge.name == "known-token":
                 bench = _known_token(run, options, folder, reporter)
+            elif judge.name == ATTACKED:
+                bench = _attacked(run, options, judge, bench, reporter)
             elif judge.name == "drift":
                 bench = dataclasses.replace(bench, space=_space(bench, folder))
             _judge_all(run, judge, bench, [one for one in measures if judge.fits(one)], options, reporter)
@@ -118,10 +132,11 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
 
 
 def _judges(run: Run, options: AuditOptions) -> list[Judge]:
-    """Return the judges that were named, or all but the dear one and those that lack what they judge by."""
+    """Return the judges that were named, or all but the dear ones and those that lack what they judge by."""
     if options.judges is not None:
         return [JUDGES[name] for name in options.judges]
-    left_out = {"adversarial"}  # hours, where the others take minutes
+    # hours, where the others take minutes; and everything explained once more, on attacked texts
+    left_out = {"adversarial", ATTACKED}
     if options.rationales is None and run.config.data.resolved().name not in TASK_MARKS:
         left_out.add("plausibility")
     if options.other is None:
@@ -145,6 +160,34 @@ def _plausibility(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     contexts = list(test["context"]) if "context" in test.column_names else None
     truth = rationale_tokens(plain.classifier, list(test["text"]), contexts, rationales_of(test, marks))
     return dataclasses.replace(plain, truth=truth)
+
+
+def _attacked(run: Run, options: AuditOptions, judge: Judge, plain: Bench, reporter: Reporter) -> Bench:
+    """Return the run's model, with the texts that are judged attacked; those of an audit that was stopped are kept."""
+    test, file = run.data().test, attacked_texts(run)
+    texts = list(test["text"])
+    contexts = list(test["context"]) if "context" in test.column_names else None
+    rows = _rows(plain, options.rows or judge.rows, options.seed)
+    if not file.exists():
+        with reporter.bar("attack", len(rows)) as advance:
+            found = attack_texts(
+                plain.classifier,
+                [texts[row] for row in rows],
+                None if contexts is None else [contexts[row] for row in rows],
+                kinds=options.attacks,
+                budget=options.budget,
+                seed=options.seed,
+                rows=rows,
+                progress=advance,
+            )
+        columns = {"row": rows, "attacked": list(found.texts), "succeeded": found.succeeded}
+        write_bytes(file, parquet(pyarrow.table(columns)))
+    for one in pyarrow.parquet.read_table(file).to_pylist():
+        texts[one["row"]] = one["attacked"]
+    # other texts have other answers and explanations than those that are known
+    return dataclasses.replace(
+        plain, test=plain.classifier.encode(texts, contexts, list(test["label"])), known={}, answers={}
+    )
 
 
 def _other_seed(run: Run, options: AuditOptions, plain: Bench) -> Bench:
@@ -277,7 +320,8 @@ def _same_settings(run: Run, judge: Judge, options: AuditOptions, bench: Bench) 
         settings["other_weights"] = Run(options.other).weights
     settings |= {"place": options.place} if judge.name == "known-token" else {}
     settings |= {"adversary_steps": options.adversary_steps} if judge.name == "adversarial" else {}
-    if judge.name in ("erasure", "fidelity", "drift"):
+    settings |= {"attacks": ",".join(options.attacks), "budget": options.budget} if judge.name == ATTACKED else {}
+    if judge.name in ("erasure", "fidelity", "drift", ATTACKED):
         masf = bench.masf
         settings["in_distribution"] = None if masf is None else f"{masf.form}, {masf.rows} rows, seed {masf.seed}"
     if judge.name == "plausibility":

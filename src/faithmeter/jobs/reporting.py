@@ -18,6 +18,7 @@ from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import explain_text
 from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.jobs.attacking import attack_settings
 from faithmeter.jobs.audit_summary import drift_points
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
@@ -34,7 +35,8 @@ from faithmeter.run import Run, is_roar
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
-AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "other")
+ATTACK_OPTIONS = ("rows", "kinds", "budget", "seed")
+AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget", "other")
 OF_ONE_RUN = ("weights", "other", "other_weights")  # what judges worked with that differs from seed to seed
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 
@@ -264,7 +266,7 @@ def _commands(run: Run) -> list[str]:
         extra = ["--run", path, "--max-length", str(config.max_length)]
         extra += ["--masked-before"] if config.masked_before else []
         made = _command("check", config.model, *data, *extra, *_check_options(run))
-        return [made, *_measure_command(run), *_audit_commands(run)]
+        return [made, *_measure_command(run), *_audit_commands(run), *_attack_command(run)]
     options = [
         part
         for name, value in vars(config.training).items()
@@ -275,7 +277,7 @@ def _commands(run: Run) -> list[str]:
     flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")
     flags += ["--max-length", str(config.max_length), *(["--vectors", config.vectors] if config.vectors else [])]
     train = _command("train", path, *data, "--model", config.model, *options, *flags)
-    return [train, *check, *_measure_command(run), *_audit_commands(run), *_select_commands(run)]
+    return [train, *check, *_measure_command(run), *_audit_commands(run), *_attack_command(run), *_select_commands(run)]
 
 
 def _check_options(run: Run) -> list[str]:
@@ -328,6 +330,13 @@ def _select_commands(run: Run) -> list[str]:
                  str(settings["rows"]), "--epochs", str(settings["epochs"]))
         for length, (measures, kinds, seeds) in sorted(found.items())
     ]  # fmt: skip
+
+
+def _attack_command(run: Run) -> list[str]:
+    """Return the command that attacked the run's texts."""
+    asked = {name: value for name, value in attack_settings(run).items() if name in ATTACK_OPTIONS}
+    parts = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
+    return [_command("attack", str(run.path), *parts)] if parts else []
 
 
 def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:

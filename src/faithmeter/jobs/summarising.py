@@ -24,7 +24,7 @@ from faithmeter.faithfulness.curves import (
 from faithmeter.files import write_bytes
 from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
-from faithmeter.reports.audit import AGREEMENT
+from faithmeter.reports.agreement import AGREEMENT
 from faithmeter.reports.card import model_card
 from faithmeter.results import Result, key_of, most_faithful
 from faithmeter.run import Run
@@ -34,7 +34,15 @@ KINDS = (
     "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
     "share_out_of_distribution", "sparsity", "walk_p_value",
 )  # fmt: skip
-WITH_INTERVAL = ("acu", "racu", "masked_performance", "performance", "audit_", "select")  # beginnings of kinds
+WITH_INTERVAL = (
+    "acu",
+    "racu",
+    "masked_performance",
+    "performance",
+    "audit_",
+    "select",
+    "attack",
+)  # beginnings of kinds
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 

@@ -173,6 +173,8 @@ def _attacked(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns
 _TABLE = (
     Judge("erasure", 200, _erased, {"comprehensiveness": True, "sufficiency": False}),
     Judge("fidelity", 200, _flipped, {"masked_until_flip": False}),
+    # on a bench whose texts were attacked; what is explained and masked is the attacked text
+    Judge("fidelity-attacked", 200, _flipped, {"masked_until_flip": False}),
     Judge("sparsity", 200, _sparse, {}, passes=lambda _, explaining: explaining),
     # a distance says nothing about a measure being good, so nobody is ranked by it
     Judge("drift", 200, _drifted, {}, passes=lambda _, explaining: explaining + STEPS + 1),

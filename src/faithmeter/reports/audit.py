@@ -7,20 +7,19 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from faithmeter.in_distribution import LEVEL
+from faithmeter.reports.agreement import agreement_sections
 from faithmeter.reports.drift import DRIFT, Points, drift_sections
-from faithmeter.reports.figures import PALETTE, RANDOM, look, new_figure
+from faithmeter.reports.figures import RANDOM, look, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
 from faithmeter.results import Row, Rows, find, number, rows_of
 
 KIND = "audit_"
 ERASURE, KNOWN, HUMAN = "audit_erasure_", "audit_known-token_", "audit_plausibility_"
-FLIPS = "audit_fidelity_"
+FLIPS, FLIPS_ATTACKED = "audit_fidelity_", "audit_fidelity-attacked_"
 OTHER, FRESH = "audit_other-seed_", "audit_random-weights_"
 LAYERS, ATTACK, SHORT = "audit_randomisation_", "audit_adversarial_", "audit_sparsity_held"
-AGREEMENT = "audit_agreement"
 SOLVED = 0.99  # share of texts in which a model must read the known token for that to be what decides
-FAR_APART, CLOSE = -0.5, 0.5
 UNCHECKED = "Whether these masked texts are in-distribution was not checked: `faithmeter check` does it."
 ATTACKS = ("unconstrained", "constrained")
 LAYER_WAYS = {"cascading": "cascading from the head", "independent": "one block at a time"}
@@ -39,7 +38,8 @@ def audit_sections(rows: Rows, prefix: str = "", points: Points | None = None) -
     """Return a section for each judge that has judged, and one on whether they agree; `points` are for drift's map."""
     drift = partial(_drift, points=points)
     makers = (
-        _erasure, _fidelity, drift, _known_token, _plausibility, _layers, _other_models, _attacks, _sparsity, _agreement
+        _erasure, _fidelity, _fidelity_attacked, drift, _known_token, _plausibility, _layers, _other_models, _attacks,
+        _sparsity, agreement_sections,
     )  # fmt: skip
     return [section for make in makers for section in make(rows, prefix)]
 
@@ -139,14 +139,7 @@ def _fidelity(rows: Rows, prefix: str) -> list[Section]:
         Shown(f"{FLIPS}tokens_to_flip", "masked, where it changes"),
         Shown(f"{FLIPS}flip_outside", "out-of-distribution at the change"),
     ]
-    strange = rows_of(rows, f"{FLIPS}flip_outside")
-    worst = _surely_strange(strange)
-    cautions = [] if strange else [UNCHECKED]
-    if worst is not None:
-        cautions.append(
-            f"Up to {100 * worst['value']:.0f} % of the texts are out-of-distribution where their answer changes "
-            f"({worst['measure']}; chance gives {100 * LEVEL:.0f} %): there the mask itself may have changed it."
-        )
+    strange, cautions = _strange_flips(rows, FLIPS)
     said = [
         "Tokens are masked in the order of their importance until the model gives another answer. The fewer it takes, "
         "the better the measure has found what the answer hangs on. A text that never changes counts as masked whole.",
@@ -157,6 +150,45 @@ def _fidelity(rows: Rows, prefix: str) -> list[Section]:
     caption = "Share of tokens masked when the answer changes, and of texts where it never does; dashed: at random."
     listed = shown if strange else shown[:3]
     return _ranked(rows, prefix, "fidelity", listed, section, "Masking until the answer changes", caption, False)
+
+
+def _fidelity_attacked(rows: Rows, prefix: str) -> list[Section]:
+    """Return the same of attacked texts, beside the numbers of the texts as they were."""
+    clean = bool(rows_of(rows, f"{FLIPS}masked_until_flip"))
+    strange, cautions = _strange_flips(rows, FLIPS_ATTACKED)
+    kinds = {"masked_until_flip": "masked until the change (low is good)", "never_flips": "texts that never change"}
+    kinds |= {"flip_outside": "out-of-distribution at the change"} if strange else {}
+    shown = [
+        Shown(f"{judge}{kind}", f"{title}, {which}")
+        for kind, title in kinds.items()
+        for judge, which in ((FLIPS_ATTACKED, "attacked"), (FLIPS, "clean"))
+        if judge == FLIPS_ATTACKED or clean
+    ]
+    beaten = find(rows, f"{FLIPS_ATTACKED}beaten")["value"]
+    changed = "" if beaten is None else f" {100 * beaten:.0f} % of the texts are answered otherwise than before."
+    said = [
+        "The same on texts that were attacked: words are changed until the model answers otherwise, and the attacked "
+        f"text is what is explained and masked, for the answer that it gets.{changed}",
+        "It shows whether the ranking of the measures is the same on such texts. It cannot show that explanations of "
+        "attacked texts are better or worse: an attack ends as soon as the answer changes, so that the new answer "
+        "stands on the edge and changes back after few masks, whatever explains it.",
+    ]
+    section = Section("Tokens to flip, on attacked texts", said, cautions=cautions)
+    title, caption = "Masking attacked texts until the answer changes", "Share of tokens masked when the answer changes"
+    return _ranked(rows, prefix, "fidelity-attacked", shown, section, title, f"{caption}; dashed: at random.", False)
+
+
+def _strange_flips(rows: Rows, judge: str) -> tuple[list[Row], list[str]]:
+    """Return the shares that are out-of-distribution where the answer changes, and what to say of them."""
+    strange = rows_of(rows, f"{judge}flip_outside")
+    worst = _surely_strange(strange)
+    cautions = [] if strange else [UNCHECKED]
+    if worst is not None:
+        cautions.append(
+            f"Up to {100 * worst['value']:.0f} % of the texts are out-of-distribution where their answer changes "
+            f"({worst['measure']}; chance gives {100 * LEVEL:.0f} %): there the mask itself may have changed it."
+        )
+    return strange, cautions
 
 
 def _drift(rows: Rows, prefix: str, points: Points | None) -> list[Section]:
@@ -371,63 +403,3 @@ def _sparsity(rows: Rows, prefix: str) -> list[Section]:
             [drawn(prefix, "sparsity", "Share of all importance in the top tokens.", draw)],
         )
     ]
-
-
-def _agreement(rows: Rows, prefix: str) -> list[Section]:
-    found = rows_of(rows, AGREEMENT)
-    if not found:
-        return []
-    over = "trainings" if found[0]["over"] == "seeds" else "texts, for all pairs together"
-    pairs = {tuple(row["detail"].split(" | ")): row for row in found}
-    names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    cells = [[f"{first} / {second}", number(row), str(row["n"])] for (first, second), row in pairs.items()]
-
-    def draw() -> Figure:
-        figure, (axes,) = new_figure(2.6 + 0.42 * len(names), 1.6 + 0.36 * len(names))
-        for (first, second), row in pairs.items():
-            low, high = sorted((names.index(first), names.index(second)))
-            colour = PALETTE[1] if row["value"] > 0 else PALETTE[0]
-            sure = row["low"] is not None and (row["low"] > 0 or row["high"] < 0)
-            axes.plot(low, high, "s", markersize=19, color=colour, alpha=abs(row["value"]), markeredgewidth=0)
-            axes.text(low, high, f"{row['value']:+.1f}".replace("0.", "."), ha="center", va="center", fontsize=7,
-                      weight="bold" if sure else "normal")  # fmt: skip
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
-        axes.set_yticks(range(len(names)), names)
-        axes.set(xlim=(-0.5, len(names) - 1.5), ylim=(len(names) - 0.5, 0.5))
-        return figure
-
-    return [
-        Section(
-            "Do the judges agree?",
-            agreement_words(found),
-            [Table(f"{prefix}agreement", f"Rank correlation of two judges over the measures, with 95 % intervals over "
-                   f"{over}", ("judges", "correlation", "measures"), cells)],
-            [drawn(prefix, "agreement", "Rank correlation of every two judges over the measures; bold: surely not 0.",
-                   draw)],
-        )
-    ]  # fmt: skip
-
-
-def agreement_words(found: Rows) -> list[str]:
-    """Return whether judges agree, in words: with masking curves first, where the run has them."""
-    said = [
-        "Every judge ranks the measures; two that rank them alike have a correlation near 1. All is about these "
-        "measures on this model. The masking curves are of the class they were measured for, the other judges of the "
-        "predicted one."
-    ]
-    found = [row for row in found if row["low"] is not None]
-    with_masking = [row for row in found if row["detail"].startswith("masking")]
-    for words_, chosen in (
-        ("With the masking curves agree", [row for row in with_masking if row["low"] > CLOSE]),
-        ("Against them stand", [row for row in with_masking if row["high"] < FAR_APART]),
-    ):
-        if chosen:
-            others = ", ".join(f"{row['detail'].split(' | ')[1]} ({row['value']:+.2f})" for row in chosen)
-            said.append(f"{words_} {others}.")
-    opposed = [row for row in found if row["high"] < 0]
-    said.append(
-        f"{len(opposed)} of {len(found)} pairs surely contradict each other: no judge stands for all of them."
-        if opposed
-        else f"None of {len(found)} pairs surely contradict each other."
-    )
-    return said

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from faithmeter.reports import figures, words
+from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.comparison import Way, ways_section
 from faithmeter.reports.drift import Points
@@ -114,6 +115,7 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     found += _checked(subject, prefix)
     found += audit_sections(rows, prefix, subject.points)
     found += select_sections(rows, prefix)
+    found += attack_sections(rows, prefix)
     found.append(_performance([subject], prefix))
     if any(subject.histories):
         found.append(

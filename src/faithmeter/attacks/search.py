@@ -1,0 +1,333 @@
+"""Which words to attack and how: greedy, by importance, for all texts at once.
+
+The order of the words is that of leaving each out; at each word the candidate that lowers the odds of the class most is
+kept, as in TextFooler (Jin et al., 2020). Own code, because `textattack` does not import with transformers 5, and
+because it asks the model about one text after the other, where here all texts share their passes.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from faithmeter.attacks.kinds import ATTACKS, DEFAULT_KINDS
+from faithmeter.attacks.neighbours import Neighbours
+from faithmeter.attacks.order import DIGITS, ORDERS, TokensOfWords, log_odds, most_important_first
+from faithmeter.attacks.words import Words, divided
+from faithmeter.batch import Encoded, Ints
+from faithmeter.classifier import Classifier
+from faithmeter.errors import InputError, nearest
+from faithmeter.masking import Mask, Purpose, random_stream
+
+BUDGET = 0.2
+NEIGHBOURS = 8  # candidates of a word: these, and up to four misspellings
+TEXTS_AT_ONCE = 256  # more fill passes no better, and their maskings are in memory
+LEAST = 1e-4  # of log-odds: what is lower by less may be rounding, which depends on the batch
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Attacked texts, and what it took.
+
+    `succeeded`: the answer became another class. `skipped`: it was not the label's to begin with, so the text was left
+    as it is. A text that withstood is here as it was when the budget or the words were used up. `changed` of `words`
+    were changed (those that the model sees); `queries` is how often the text was given to the model; `before` and
+    `after` are the predicted classes.
+    """
+
+    texts: tuple[str, ...]
+    succeeded: Mask
+    skipped: Mask
+    changed: Ints
+    words: Ints
+    queries: Ints
+    before: Ints
+    after: Ints
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def success_rate(self) -> float:
+        """The share that succeeded of the texts that were attacked; nan where none was."""
+        attacked = int((~self.skipped).sum())
+        return int(self.succeeded.sum()) / attacked if attacked else math.nan
+
+
+def attack_texts(
+    classifier: Classifier,
+    texts: Sequence[str],
+    contexts: Sequence[str] | None = None,
+    labels: Sequence[int] | Ints | None = None,
+    *,
+    kinds: Sequence[str] = DEFAULT_KINDS,
+    budget: float = BUDGET,
+    order: str = "masking",
+    seed: int = 0,
+    rows: Sequence[int] | Ints | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Attack:
+    """Change words of texts until the model answers otherwise; contexts, and all between the words, stay as they are.
+
+    The class attacked is the label, where labels are given, and else the one that is predicted. `kinds` are names of
+    `ATTACKS`, and `order` says how words are ranked (`ORDERS`): by `masking` each, or by their `gradient`, which takes
+    two thirds of the time. At most `budget` of the words that the model sees are changed, rounded up. All that is
+    random comes from the seed and the dataset row (`rows`; by default the place in `texts`), so that a text's attack
+    does not depend on the others. `progress` is told the number of texts done. The model is left as it was.
+    """
+    _refuse_nonsense(classifier, texts, contexts, labels, rows, kinds, budget, order)
+    numbers = range(len(texts)) if rows is None else [int(row) for row in rows]
+    search = _Search(classifier, kinds, order, budget, seed, progress or (lambda done: None))  # noqa: ARG005
+    targets: list[_Target] = []
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        part = slice(start, start + TEXTS_AT_ONCE)
+        some = search.targets(
+            texts[part],
+            None if contexts is None else contexts[part],
+            None if labels is None else labels[part],
+            numbers[part],
+        )
+        search.run(some)
+        targets += some
+    return _result(targets)
+
+
+def _refuse_nonsense(
+    classifier: Classifier,
+    texts: Sequence[str],
+    contexts: Sequence[str] | None,
+    labels: Sequence[int] | Ints | None,
+    rows: Sequence[int] | Ints | None,
+    kinds: Sequence[str],
+    budget: float,
+    order: str,
+) -> None:
+    check_settings(kinds, budget)
+    if order not in ORDERS:
+        raise InputError(f"There is no order {order!r} to attack words in: choose from {', '.join(ORDERS)}.")
+    for name, given in (("contexts", contexts), ("labels", labels), ("rows", rows)):
+        if given is not None and len(given) != len(texts):
+            raise InputError(f"There are {len(texts)} texts and {len(given)} {name}: give one for each text.")
+    if labels is not None and not all(0 <= label < len(classifier.labels) for label in labels):
+        raise InputError(f"A label is not the number of a class: this model has {len(classifier.labels)}, from 0 on.")
+
+
+def check_settings(kinds: Sequence[str], budget: float) -> None:
+    """Refuse kinds of attack that are not there, and a budget that is no share."""
+    for kind in kinds:
+        if kind not in ATTACKS:
+            raise InputError(f"There is no attack {kind!r}.{nearest(kind, ATTACKS)} There are {', '.join(ATTACKS)}.")
+    if not kinds:
+        raise InputError(f"No kind of attack is named: choose from {', '.join(ATTACKS)}.")
+    if not 0 < budget <= 1:
+        raise InputError(f"The budget is the share of words that may be changed, above 0 and up to 1; not {budget}.")
+
+
+@dataclass
+class _Target:
+    """A text under attack: as it is now, what the model says of it now, and what is left to try."""
+
+    now: Words
+    context: str | None
+    row: int
+    goal: int  # the class that the attack is to drive away
+    before: int
+    after: int
+    odds: float
+    kept: bytes  # ids of what is not text, which must stay: special tokens and the context
+    ids: bytes
+    order: list[int] = field(default_factory=list)  # words to attack, the most important first
+    words: int = 0
+    allowed: int = 0  # words that may be changed in all
+    queries: int = 1
+    skipped: bool = False
+
+    @property
+    def open(self) -> bool:
+        return self.after == self.goal and bool(self.order) and len(self.now.changed) < self.allowed
+
+
+@dataclass(frozen=True)
+class _Try:
+    """A candidate for a text: the words, the ids that they become, and what the model says."""
+
+    words: Words
+    ids: bytes
+    odds: float
+    predicted: int
+
+
+class _Search:
+    """An attack on texts: what it may do, and the model."""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        kinds: Sequence[str],
+        order: str,
+        budget: float,
+        seed: int,
+        progress: Callable[[int], None],
+    ) -> None:
+        self.classifier, self.kinds, self.order = classifier, tuple(dict.fromkeys(kinds)), order
+        self.budget, self.seed, self.progress = budget, seed, progress
+        self.neighbours = Neighbours(classifier, NEIGHBOURS)
+
+    def targets(
+        self,
+        texts: Sequence[str],
+        contexts: Sequence[str] | None,
+        labels: Sequence[int] | Ints | None,
+        rows: Sequence[int],
+    ) -> list[_Target]:
+        """Return the texts with what the model says of them, and their words in the order in which to attack them."""
+        encoded = self.classifier.encode(texts, contexts)
+        logits = _logits(self.classifier, encoded, range(len(texts)))
+        found, spans = [], []
+        for place, text in enumerate(texts):
+            words, where = divided(text)
+            predicted = int(logits[place].argmax())
+            goal = predicted if labels is None else int(labels[place])
+            ids, kept, _ = _row(encoded, place)
+            odds = float(log_odds(logits[place : place + 1], torch.tensor([goal])))
+            context = None if contexts is None else contexts[place]
+            target = _Target(words, context, rows[place], goal, predicted, predicted, odds, kept, ids)
+            target.skipped = predicted != goal
+            found.append(target)
+            spans.append(where)
+        self._order(found, encoded, _tokens_of_words(self.classifier, texts, contexts, encoded, spans))
+        return found
+
+    def _order(self, targets: Sequence[_Target], encoded: Encoded, tokens: Sequence[TokensOfWords]) -> None:
+        """Say of each text which words to attack in which order, and how many of them may be changed."""
+        for target, of_words in zip(targets, tokens, strict=True):
+            target.words = len(of_words)
+            target.allowed = max(1, math.ceil(round(self.budget * len(of_words), 9)))
+        chosen = [place for place, target in enumerate(targets) if target.words and not target.skipped]
+        if not chosen:
+            return
+        goals = torch.tensor([targets[place].goal for place in chosen])
+        importance = ORDERS[self.order](self.classifier, encoded.batch(chosen), [tokens[p] for p in chosen], goals)
+        for place, found in zip(chosen, importance, strict=True):
+            targets[place].order = most_important_first(found)
+            targets[place].queries += len(found) if self.order == "masking" else 1
+
+    def run(self, targets: Sequence[_Target]) -> None:
+        """Attack one word of every text that still stands, until none does or nothing is left to try."""
+        open_ = [target for target in targets if target.open]
+        self.progress(len(targets) - len(open_))
+        while open_:
+            tries = self._tries(open_)
+            for target, found in zip(open_, tries, strict=True):
+                target.queries += len(found)
+                best = min(found, key=lambda one: one.odds, default=None)  # of equal ones the first
+                if best is not None and best.odds < target.odds - LEAST:
+                    target.now, target.ids = best.words, best.ids
+                    target.odds, target.after = best.odds, best.predicted
+            still = [target for target in open_ if target.open]
+            self.progress(len(open_) - len(still))
+            open_ = still
+
+    def _tries(self, targets: Sequence[_Target]) -> list[list[_Try]]:
+        """Return what the model says to all candidates for the next word of each text, in one packed set of passes."""
+        places = [target.order.pop(0) for target in targets]
+        if "replace" in self.kinds:
+            self.neighbours.prepare(t.now.words[place] for t, place in zip(targets, places, strict=True))
+        candidates = [
+            (number, words)
+            for number, (target, place) in enumerate(zip(targets, places, strict=True))
+            for words in self._candidates(target, place)
+        ]
+        tries: list[list[_Try]] = [[] for _ in targets]
+        if not candidates:
+            return tries
+        contexts = [targets[number].context or "" for number, _ in candidates]
+        pairs = targets[0].context is not None
+        encoded = self.classifier.encode([words.text for _, words in candidates], contexts if pairs else None)
+        chosen = _admissible(encoded, [targets[number] for number, _ in candidates])
+        logits = _logits(self.classifier, encoded, chosen)
+        goals = torch.tensor([targets[candidates[row][0]].goal for row in chosen], dtype=torch.long)
+        odds = np.round(log_odds(logits, goals).numpy(), DIGITS).tolist()
+        for row, one, predicted in zip(chosen, odds, logits.argmax(dim=-1).tolist(), strict=True):
+            number, words = candidates[row]
+            tries[number].append(_Try(words, _row(encoded, row)[0], one, predicted))
+        return tries
+
+    def _candidates(self, target: _Target, place: int) -> Iterator[Words]:
+        """Yield what the kinds of attack make of a word, within the budget."""
+        if place in target.now.changed:  # swapped with the one before
+            return
+        random = random_stream(self.seed, Purpose.ATTACK, target.row, place)
+        for kind in self.kinds:
+            for words in ATTACKS[kind](target.now, place, self.neighbours, random):
+                if len(words.changed) <= target.allowed:
+                    yield words
+
+
+def _admissible(encoded: Encoded, targets: Sequence[_Target]) -> list[int]:
+    """Return the candidates, one a row, that may be tried.
+
+    Not those that leave no token of the text, that become or lose a special token or move where a pair is cut, or whose
+    ids are those of the text as it is or of an earlier candidate: the model cannot tell them apart.
+    """
+    seen: set[tuple[int, bytes]] = set()
+    chosen = []
+    for row, target in enumerate(targets):
+        ids, kept, maskable = _row(encoded, row)
+        if maskable and kept == target.kept and ids != target.ids and (id(target), ids) not in seen:
+            seen.add((id(target), ids))
+            chosen.append(row)
+    return chosen
+
+
+def _row(encoded: Encoded, row: int) -> tuple[bytes, bytes, int]:
+    """Return a row's ids, the ids of what is not its text, and how many of its tokens can be masked."""
+    part = slice(encoded.offsets[row], encoded.offsets[row + 1])
+    ids, maskable = encoded.ids[part], encoded.maskable[part]
+    return ids.tobytes(), ids[~maskable].tobytes(), int(maskable.sum())
+
+
+def _tokens_of_words(
+    classifier: Classifier,
+    texts: Sequence[str],
+    contexts: Sequence[str] | None,
+    encoded: Encoded,
+    spans: Sequence[Sequence[tuple[int, int]]],
+) -> list[TokensOfWords]:
+    """Return, of each text, the maskable tokens of each word; a word that was cut away or is special has none."""
+    found: list[TokensOfWords] = []
+    for row, encoding in enumerate(classifier.encodings(texts, contexts)):
+        maskable = encoded.maskable[encoded.offsets[row] : encoded.offsets[row + 1]]
+        owner = {at: word for word, (start, end) in enumerate(spans[row]) for at in range(start, end)}
+        tokens: dict[int, list[int]] = {}
+        for position in np.flatnonzero(maskable).tolist():
+            start, end = encoding.offsets[position]
+            for word in dict.fromkeys(owner[at] for at in range(start, end) if at in owner):
+                tokens.setdefault(word, []).append(position)
+        found.append(dict(sorted(tokens.items())))
+    return found
+
+
+def _logits(classifier: Classifier, encoded: Encoded, rows: Sequence[int]) -> Tensor:
+    """Return the logits of rows of a split, packed by length, on the CPU."""
+    if not len(rows):
+        return torch.zeros(0, classifier.model.config.num_labels)
+    batch = encoded.batch(rows).to(classifier.device)
+    every = torch.arange(len(batch), device=classifier.device)
+    return classifier.logits_of_masks(batch, every, batch.masked).cpu()
+
+
+def _result(targets: Sequence[_Target]) -> Attack:
+    columns: dict[str, Any] = {
+        "texts": tuple(target.now.text for target in targets),
+        "succeeded": np.array([t.after != t.goal and not t.skipped for t in targets], dtype=np.bool_),
+        "skipped": np.array([target.skipped for target in targets], dtype=np.bool_),
+        "changed": np.array([len(target.now.changed) for target in targets], dtype=np.int64),
+    }
+    for one in fields(Attack)[len(columns) :]:
+        columns[one.name] = np.array([getattr(target, one.name) for target in targets], dtype=np.int64)
+    return Attack(**columns)

@@ -1,0 +1,30 @@
+"""The section of a report on attacked texts: how often the model's answer could be changed, and at what price."""
+
+from faithmeter.reports.formats import Table
+from faithmeter.reports.parts import Section
+from faithmeter.results import Rows, find, number, rows_of
+
+KIND = "attack"
+BEFORE, AFTER, SUCCESS, WORDS, QUERIES = (
+    "accuracy before", "accuracy after", "success rate", "share of words changed", "queries a text"
+)  # fmt: skip
+
+
+def attack_sections(rows: Rows, prefix: str = "") -> list[Section]:
+    """Return what attacks on the run's texts did; nothing where there were none."""
+    if not rows_of(rows, KIND):
+        return []
+    over = "trainings" if any(row["over"] == "seeds" for row in rows_of(rows, KIND)) else "texts"
+    cells = [
+        [detail, number(row, 1 if detail == QUERIES else 3), str(row["n"])]
+        for detail in (BEFORE, AFTER, SUCCESS, WORDS, QUERIES)
+        if (row := find(rows, KIND, detail=detail))["value"] is not None
+    ]
+    title = f"Attacks on test texts; 95 % intervals over {over}"
+    said = [
+        "Words are changed, the most important first, until the model answers otherwise or the budget is spent. Texts "
+        "that it had wrong already are left alone. The share of words is of the texts that were beaten.",
+        "It shows how easily this model's answers are changed by these attacks. It cannot show that the attacked texts "
+        "still mean the same: the nearest neighbour of a word may be its opposite.",
+    ]
+    return [Section("Attacked texts", said, [Table(f"{prefix}attack", title, ("", "value", over), cells)])]

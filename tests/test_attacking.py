@@ -1,0 +1,117 @@
+"""The job and the command `attack`, on a small trained run."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from conftest import sentiment_rows
+
+from faithmeter import DataSpec, InputError, Run, TrainingOptions, attack, attack_texts, train
+from faithmeter import report as write_report
+from faithmeter.jobs import attacked_rows, attacking, pool
+from faithmeter.results import find, rows_of
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sentiment_rows(300)))
+    options = TrainingOptions(epochs=5, curriculum=False, learning_rate=2e-3, batch_size=16)
+    train(folder / "run", DataSpec(data=str(folder / "reviews.jsonl")), "small", options)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return Run(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_the_numbers_are_those_of_the_attacked_texts(run):
+    attack(run.path, rows=20, seed=1)
+    found, test = attacked_rows(run), run.data().test
+    assert len(found) == len({row["row"] for row in found}) == 20
+    assert [row["text"] for row in found] == [test["text"][row["row"]] for row in found]
+    classifier, labels = run.classifier(), run.config.labels
+    answers = classifier.predict(classifier.encode([row["attacked"] for row in found])).argmax(dim=-1).tolist()
+    assert [row["after"] for row in found] == [labels[answer] for answer in answers]
+    rate = np.mean([row["before"] != row["after"] for row in found if not row["skipped"]])
+    assert rate > 0  # the word that tells the label has a neighbour that tells the other
+    for detail, value in {
+        "accuracy before": np.mean([row["before"] == row["label"] for row in found]),
+        "accuracy after": np.mean([row["after"] == row["label"] for row in found]),
+        "success rate": rate,
+        "share of words changed": np.mean([row["changed"] / row["words"] for row in found if row["succeeded"]]),
+        "queries a text": np.mean([row["queries"] for row in found if not row["skipped"]]),
+    }.items():
+        assert find(run.results, "attack", detail=detail)["value"] == pytest.approx(value), detail
+    assert len(rows_of(run.results, "performance"))  # what was there stays
+
+
+def test_the_library_finds_the_same_attack_as_the_job(run):
+    attack(run.path, rows=6, kinds=("delete", "swap"), budget=0.5)
+    found = attacked_rows(run)
+    labels = [run.config.labels.index(row["label"]) for row in found]
+    alone = attack_texts(
+        run.classifier(), [row["text"] for row in found], None, labels, kinds=("delete", "swap"), budget=0.5,
+        rows=[row["row"] for row in found],
+    )  # fmt: skip
+    assert list(alone.texts) == [row["attacked"] for row in found]
+
+
+def test_another_attack_takes_the_place_of_the_first_and_the_report_shows_it(run, tmp_path):
+    attack(run.path, rows=20)
+    attack(run.path, rows=5, kinds=("characters",), budget=0.3, seed=2)
+    assert len(attacked_rows(run)) == 5
+    assert len([row for row in run.results if row["kind"] == "attack"]) <= 5
+    (page,) = write_report([run.path], tmp_path / "report", examples=False)
+    assert "Attacked texts" in page.read_text()
+    assert "--rows 5 --kinds characters --budget 0.3 --seed 2" in page.read_text()
+
+
+def test_attacks_of_several_trainings_are_pooled(run, tmp_path):
+    other = Run(shutil.copytree(run.path, tmp_path / "other"))
+    for one in (run, other):
+        attack(one.path, rows=8)
+    row = find(pool([run, other]), "attack", detail="success rate")
+    assert (row["over"], row["n"]) == ("seeds", 2)
+
+
+def test_a_failure_while_writing_leaves_the_attack_that_was_there(run, monkeypatch):
+    attack(run.path, rows=4)
+    before = attacked_rows(run)
+
+    def failing(*_):
+        raise OSError("full")
+
+    monkeypatch.setattr(attacking, "parquet", failing)
+    with pytest.raises(OSError, match="full"):
+        attack(run.path, rows=9)
+    assert attacked_rows(run) == before
+
+
+def test_the_command_prints_a_table_and_examples(run, faithmeter):
+    code, said = faithmeter("attack", run.path, "--rows", 10, "--budget", "0.5")
+    assert code == 0
+    assert "accuracy before" in said
+    assert "success rate" in said
+    beaten = next(row for row in attacked_rows(run) if row["succeeded"])
+    assert f"{beaten['before']}: {beaten['text']}" in said
+    assert f"{beaten['after']}: {beaten['attacked']}" in said
+
+
+def test_the_command_gives_json_a_line_a_text_and_nothing_else(run, faithmeter):
+    code, said = faithmeter("attack", run.path, "--rows", 4, "--json", "--kinds", "delete, characters")
+    assert code == 0
+    assert [json.loads(line) for line in said.splitlines()] == attacked_rows(run)
+    assert b"delete,characters" in pyarrow.parquet.read_schema(run.attacks).metadata[b"faithmeter"]
+
+
+def test_what_cannot_be_done_is_refused_before_any_work(run, faithmeter):
+    with pytest.raises(InputError, match="There is no attack"):
+        attack(run.path, kinds=("erase",))
+    code, said = faithmeter("attack", run.path, "--budget", "7")
+    assert code == 2
+    assert "budget" in said
+    assert attacked_rows(run) == []
