@@ -251,9 +251,11 @@ def _known_token(run: Run, options: AuditOptions, folder: Path, reporter: Report
 
 
 def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporter) -> None:
-    """Train as the run was trained, and keep the model and how well it does."""
+    """Train as the run was trained, but for attacked texts, and keep the model and how well it does."""
     config = run.config
     training = config.training or training_defaults(config.model, config.data.resolved())
+    # an attack may change the very word that is to be found
+    training = dataclasses.replace(training, robust=tuple(kind for kind in training.robust if kind != ADVERSARIAL))
     few = splits.train.select(range(min(KNOWN_TOKEN_ROWS, len(splits.train))))
     classifier = fresh_classifier(
         config.model, splits, seed=training.seed, max_length=config.max_length, vectors=config.vectors

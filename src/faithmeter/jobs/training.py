@@ -8,6 +8,7 @@ from typing import Any
 import datasets
 from accelerate import PartialState
 
+from faithmeter.attacks import attack_texts
 from faithmeter.batch import Encoded, Ints
 from faithmeter.bilstm import BILSTM
 from faithmeter.classifier import Classifier, classes_of, load_classifier, unmaskable_rows
@@ -16,13 +17,15 @@ from faithmeter.errors import InputError
 from faithmeter.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
 from faithmeter.in_distribution import masked_at_random
 from faithmeter.jobs.summarising import store_card
-from faithmeter.masking import Purpose
+from faithmeter.masking import Purpose, random_stream
 from faithmeter.performance import majority_performance, performance, require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.results import Result
 from faithmeter.run import Run, RunConfig, refuse_existing
 from faithmeter.tasks import Task
 from faithmeter.training import TrainingConfig, fine_tune
+from faithmeter.training.config import ADVERSARIAL
+from faithmeter.training.loop import Attack
 
 # batch size and epochs of BiLSTM-attention by task (ROAR Table 4). bAbI is given 100 epochs there and is learnt in 20.
 BILSTM_SETTINGS = {"snli": (128, 25), "babi": (50, 20), "other": (32, 8)}
@@ -204,6 +207,7 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
             metric=config.metric,
             checkpoints=run.checkpoints,
             reporter=reporter,
+            attack=_attack_on(classifier, splits.train, config.training, reporter),
         )
         for warning in outcome.warnings:
             reporter.warn(warning)
@@ -214,6 +218,36 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
         return run
     store_performance(run, train_split.labels, test, reporter)
     return run
+
+
+def _attack_on(
+    classifier: Classifier, split: datasets.Dataset, config: TrainingConfig, reporter: Reporter
+) -> Attack | None:
+    """Return what gives adversarial training its attacked rows; None where it is not asked for.
+
+    Words are ranked by their gradients, which is quicker. A text that the model gets wrong anyway stays as it is.
+    """
+    if ADVERSARIAL not in config.robust:
+        return None
+
+    def attack(rows: Ints, epoch: int) -> Encoded:
+        chosen = split.select(rows)
+        contexts = chosen["context"] if "context" in chosen.column_names else None
+        with reporter.bar("Attacking", len(rows)) as advance:
+            found = attack_texts(
+                classifier,
+                chosen["text"],
+                contexts,
+                chosen["label"],
+                budget=config.adversarial_budget,
+                order="gradient",
+                seed=int(random_stream(config.seed, Purpose.ATTACK, epoch).integers(2**31)),
+                rows=rows,
+                progress=advance,
+            )
+        return classifier.encode(found.texts, contexts, chosen["label"])
+
+    return attack
 
 
 def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Reporter) -> None:
