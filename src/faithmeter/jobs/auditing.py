@@ -47,6 +47,7 @@ from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.audit import SOLVED
 from faithmeter.run import Run
 from faithmeter.training import TrainingConfig, fine_tune
+from faithmeter.training.config import ADVERSARIAL
 
 TOKENS_AT_ONCE = 1024  # of text: what is lost when an audit is killed
 ASK_AGAIN = ("erasure", "fidelity", "sparsity", "drift")  # for explanations that were made for others
