@@ -61,6 +61,7 @@ BEFORE = {
     ),
     "attacking": ("train runs/quickstart --task babi-1",),
     "auditing": ("train runs/quickstart --task babi-1",),
+    "select-then-predict": ("train runs/quickstart --task babi-1",),
     "exploring": ("train runs/quickstart --task babi-1",),
     "results": ("train runs/study/sst2-masked-0 --task sst2 --data-dir DIR",),
 }

@@ -21,19 +21,19 @@ ROOMS = (
     "importance.chance", "importance.surrogate", "importance.ensemble", "importance", "in_distribution.p_values",
     "in_distribution.masf", "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves",
     "faithfulness.roar", "faithfulness.synthetic", "judges", "judges.ranking", "judges.maskings", "judges.ground_truth",
-    "judges.erasure", "judges.fidelity", "judges.drift", "judges.rationales", "judges.known_token",
+    "judges.erasure", "judges.selection", "judges.fidelity", "judges.drift", "judges.rationales",
+    "judges.known_token",
     "judges.randomisation", "judges.agreement", "judges.adversarial", "judges.battery", "explanation", "results", "run",
     "roar_run", "workers", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats",
     "reports.parts", "reports.attack", "reports.drift", "reports.agreement", "reports.audit",
-    "reports.comparison", "reports.content",
-    "reports.card",
+    "reports.select", "reports.transfer", "reports.comparison", "reports.content", "reports.card",
     "reports.page", "reports.roar", "web", "web.desk", "web.app",
     "jobs.audit_summary", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking",
     "jobs.measuring", "jobs.attacking", "jobs.auditing", "jobs.explaining", "jobs.reporting", "jobs.roar_summary",
-    "jobs.roaring",
+    "jobs.roaring", "jobs.selecting", "jobs.transferring",
     "jobs.synthetic", "jobs.scaling", "jobs.comparing", "jobs.serving", "jobs", "__init__", "printing",
     "command_options", "train_command", "attack_command", "audit_command", "roar_command", "scale_command",
-    "compare_command", "cli",
+    "compare_command", "select_command", "transfer_command", "cli",
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_the_public_names_are_these():
         "Encoded",
         "Explanation", "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun",
         "Run", "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "attack", "attack_texts",
-        "audit", "check",
+        "audit", "check", "SelectOptions", "select", "transfer",
         "explain", "explain_texts", "fine_tune", "load_classifier", "load_splits", "majority_performance", "measure",
         "pool", "report", "resume", "roar", "bilstm_classifier", "small_classifier", "train",
     }  # fmt: skip

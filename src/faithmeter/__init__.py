@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AuditOptions,
         MeasureOptions,
         RoarOptions,
+        SelectOptions,
         TrainingOptions,
         adopt,
         attack,
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
         report,
         resume,
         roar,
+        select,
         train,
+        transfer,
     )
     from faithmeter.performance import METRICS, majority_performance
     from faithmeter.results import Result
@@ -58,6 +61,7 @@ __all__ = [
     "RoarOptions",
     "RoarRun",
     "Run",
+    "SelectOptions",
     "Splits",
     "Task",
     "TrainingConfig",
@@ -80,8 +84,10 @@ __all__ = [
     "report",
     "resume",
     "roar",
+    "select",
     "small_classifier",
     "train",
+    "transfer",
 ]
 
 _ROOMS = {
@@ -117,6 +123,7 @@ _ROOMS = {
         "AuditOptions",
         "MeasureOptions",
         "RoarOptions",
+        "SelectOptions",
         "TrainingOptions",
         "adopt",
         "attack",
@@ -128,7 +135,9 @@ _ROOMS = {
         "report",
         "resume",
         "roar",
+        "select",
         "train",
+        "transfer",
     ),
     "performance": (
         "METRICS",

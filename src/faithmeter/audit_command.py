@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from faithmeter.command_options import load_jobs, names
-from faithmeter.printing import console, print_table
+from faithmeter.printing import console, print_section
 from faithmeter.progress import Terminal
 
 
@@ -58,9 +58,5 @@ def audit(
     )
     audited = jobs.audit(run, options, reporter=Terminal(console))
     for section in jobs.audit_sections(audited.results):
-        console.print(f"\n{section.title}", style="bold", markup=False)
-        for table in section.tables:
-            print_table(table)
-        for sentence in (*section.words, *section.cautions):
-            console.print(sentence, markup=False, soft_wrap=True)
+        print_section(section)
     console.print(f"`faithmeter report {run}` draws it all.", soft_wrap=True)

@@ -26,8 +26,10 @@ from faithmeter.printing import (
 from faithmeter.progress import Terminal
 from faithmeter.roar_command import roar
 from faithmeter.scale_command import scale
+from faithmeter.select_command import select
 from faithmeter.tasks import TASKS
 from faithmeter.train_command import train
+from faithmeter.transfer_command import transfer
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -192,7 +194,7 @@ def check(
     jobs, reporter = load_jobs(), Terminal(console)
     path = _run_of(jobs, subject, data, run, masked_before, max_length, reporter)
     verdicts = jobs.check(path, form=form, rows=rows, reporter=reporter)
-    print_check(verdicts, jobs.summary(verdicts, path / "model") if form == "calibrated" else None)
+    print_check(verdicts, jobs.in_words(path, verdicts) if form == "calibrated" else None)
 
 
 @app.command()
@@ -290,6 +292,8 @@ app.command()(audit)
 app.command()(attack)
 app.command()(with_data_options(scale))
 app.command()(with_data_options(compare))
+app.command()(select)
+app.command()(with_data_options(transfer))
 
 
 @app.command()

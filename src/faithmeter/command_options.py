@@ -60,6 +60,7 @@ def _data_spec(
     context: Annotated[str | None, typer.Option(help="Column with the second text of a pair; never masked.")] = None,
     label: Annotated[str, typer.Option(help="Column with the label: words or numbers.")] = "label",
     metric: Annotated[str, typer.Option(help="With --data: accuracy, macro-f1, micro-f1 or matthews.")] = "accuracy",
+    classes: Annotated[str | None, typer.Option(help="Other names for labels: neg=negative,pos=positive.")] = None,
     train_rows: Annotated[
         int | None, typer.Option(min=1, help="Use only so many training rows, drawn at random.")
     ] = None,

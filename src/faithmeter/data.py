@@ -26,6 +26,7 @@ class DataSpec:
     """Where a run's data comes from. It is stored with the run, so that later commands find the same rows.
 
     Either `task` names a row of `TASKS`, or `data` is a file or a folder of the user's own with the columns given.
+    `classes` gives labels other names, as in `neg=negative,pos=positive`; two with the same name become one class.
     `seed` draws what is drawn: generated stories, a split that is missing, a subset of rows.
     """
 
@@ -38,6 +39,7 @@ class DataSpec:
     context: str | None = None
     label: str = "label"
     metric: str = "accuracy"
+    classes: str | None = None
     train_rows: int | None = None
     validation_rows: int | None = None
     test_rows: int | None = None
@@ -52,6 +54,18 @@ class DataSpec:
         assert self.data is not None
         name = Path(self.data).name.split(".")[0]
         return Task(name, self.text, self.context, self.label, None, self.metric, 10, "")
+
+    @property
+    def new_names(self) -> dict[str, str]:
+        """The other names that `classes` gives to labels."""
+        pairs = [] if self.classes is None else [pair.rpartition("=") for pair in self.classes.split(",")]
+        found = {label.strip(): name.strip() for label, _, name in pairs}
+        if len(found) < len(pairs) or not all((*found, *found.values())):
+            raise InputError(
+                f"Other names for labels are pairs such as neg=negative,pos=positive, each label once; "
+                f"{self.classes!r} is not."
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -119,6 +133,7 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = ()) -> Splits:
             | {name: row.get(name) for name in keep}
             for row in kept
         ]
+    task = _rename_labels(tables, task, spec.new_names, origin)
     _make_missing_splits(tables, spec.seed, origin, notes)
     for part in SPLITS:
         count = getattr(spec, f"{part}_rows")
@@ -284,6 +299,21 @@ def _label_name(value: Any, task: Task, origin: str) -> str:  # noqa: ANN401 (a 
     if name.isdigit() and int(name) < len(task.labels):
         return task.labels[int(name)]
     raise InputError(f"{origin}: label {name!r} is not one of {task.name}'s: {', '.join(task.labels)}.")
+
+
+def _rename_labels(tables: dict[str, list[Row]], task: Task, names: dict[str, str], origin: str) -> Task:
+    """Give labels their other names, in place; return the task with them, in their order."""
+    known = list(task.labels or dict.fromkeys(row["label"] for rows in tables.values() for row in rows))
+    strange = next((label for label in names if label not in known), None)
+    if strange is not None:
+        raise InputError(
+            f"{origin} has no label {strange!r} to give another name to; it has {', '.join(map(repr, known))}."
+        )
+    for rows in tables.values():
+        for row in rows:
+            row["label"] = names.get(row["label"], row["label"])
+    named = task.labels and tuple(dict.fromkeys(names.get(label, label) for label in task.labels))
+    return dataclasses.replace(task, labels=named)
 
 
 def _number_labels(tables: dict[str, list[Row]], task: Task, origin: str) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ class Purpose(IntEnum):
     REFERENCE_ROWS = 34
     REFERENCE_STEPS = 35
     DRIFT_MAP = 41
+    SELECTED_ROWS = 51
 
 
 def random_stream(*keys: int) -> np.random.Generator:

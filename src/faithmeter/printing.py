@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from faithmeter.explanation import Explanation
     from faithmeter.in_distribution import Verdict
     from faithmeter.reports.formats import Table as ReportTable
+    from faithmeter.reports.parts import Section
     from faithmeter.run import Run
 
 console = Console(highlight=False)
@@ -124,6 +125,15 @@ def print_table(table: "ReportTable") -> None:
     for row in table.rows:
         shown.add_row(*row)
     console.print(shown)
+
+
+def print_section(section: "Section") -> None:
+    """Print a section of a report: its title, tables and sentences."""
+    console.print(f"\n{section.title}", style="bold", markup=False)
+    for table in section.tables:
+        print_table(table)
+    for sentence in (*section.words, *section.cautions):
+        console.print(sentence, markup=False, soft_wrap=True)
 
 
 def print_tasks(rows: "Sequence[dict[str, Any]]") -> None:

@@ -11,6 +11,7 @@ RUN/measurements/     every masked prediction, a file a batch
 RUN/observations.parquet  the faithfulness of each explanation
 RUN/attacks.parquet   attacked test texts, a line each
 RUN/audit/            what other judges say of each explanation, a folder a judge
+RUN/select/           explanations of every text, and what models answer that are shown rationales alone
 """
 
 import hashlib
@@ -43,7 +44,8 @@ DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where not
 class RunConfig:
     """What a run was asked for, and what its data turned out to be.
 
-    `training` is None for a model that came trained; `masked_before` then says whether on masked text too.
+    `training` is None for a model that came trained; `masked_before` then says whether on masked text too, and
+    `reference` names the run whose domain it was trained on, where these texts are of another.
     """
 
     data: DataSpec
@@ -55,6 +57,7 @@ class RunConfig:
     max_length: int
     masked_before: bool = False
     vectors: str | None = None
+    reference: str | None = None
 
     @property
     def subject(self) -> str:
@@ -64,6 +67,8 @@ class RunConfig:
     @property
     def how(self) -> str:
         """How the model was trained, in words."""
+        if self.reference is not None:
+            return "out of domain"
         return "as it came" if self.training is None else self.training.how
 
     @property
@@ -149,6 +154,17 @@ class Run:
         """What each judge worked with; empty where none did."""
         files = sorted(self.judgements.glob("*/settings.json"))
         return {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+    @property
+    def selections(self) -> Path:
+        """What `select` keeps: explanations of every text, and what second models answer."""
+        return self.path / "select"
+
+    @property
+    def selection_settings(self) -> dict[str, Any]:
+        """What second models were trained with; empty where there are none."""
+        file = self.selections / "settings.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
     @property
     def weights(self) -> str:

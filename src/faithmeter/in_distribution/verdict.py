@@ -79,8 +79,11 @@ def smallest_of(p_values: Sequence[float]) -> float:
     return min(1.0, len(p_values) * min(p_values))
 
 
-def summary(verdicts: Sequence[Verdict], model: str | Path = "THIS_RUN/model") -> str:
-    """Say in words whether masking may be trusted, given a verdict for each masking ratio; `model` is whose."""
+def summary(verdicts: Sequence[Verdict], model: str | Path | None = "THIS_RUN/model") -> str:
+    """Say in words whether masking may be trusted, given a verdict for each masking ratio.
+
+    `model` is whose; None where training on is no way out, because the texts are of another domain than its own.
+    """
     p_values = [verdict.anywhere.dataset_p_value for verdict in verdicts]
     if smallest_of(p_values) > LEVEL:
         return (
@@ -88,10 +91,12 @@ def summary(verdicts: Sequence[Verdict], model: str | Path = "THIS_RUN/model") -
             f"(smallest p-value {min(p_values):.3f} of {len(verdicts)})."
         )
     worst = min(verdicts, key=lambda verdict: (verdict.anywhere.dataset_p_value, -verdict.anywhere.share_below))
+    found = f"At {100 * worst.step // STEPS} % masked: {worst.words}"
+    if model is None:
+        return found
     return (
-        f"At {100 * worst.step // STEPS} % masked: {worst.words} "
-        "Train on from this model, with the same data, to get one that understands masks; its head and its classes "
-        f"stay: `faithmeter train NEW_RUN --model {model}`."
+        f"{found} Train on from this model, with the same data, to get one that understands masks; its head and its "
+        f"classes stay: `faithmeter train NEW_RUN --model {model}`."
     )
 
 

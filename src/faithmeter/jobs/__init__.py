@@ -5,7 +5,7 @@ from faithmeter.in_distribution import summary
 from faithmeter.jobs.adopting import adopt
 from faithmeter.jobs.attacking import attack, attacked_rows
 from faithmeter.jobs.auditing import AuditOptions, audit
-from faithmeter.jobs.checking import check
+from faithmeter.jobs.checking import check, in_words
 from faithmeter.jobs.comparing import JUDGES as COMPARED_JUDGES
 from faithmeter.jobs.comparing import MEASURES as COMPARED_MEASURES
 from faithmeter.jobs.comparing import WAYS, compare
@@ -14,12 +14,16 @@ from faithmeter.jobs.measuring import MeasureOptions, measure
 from faithmeter.jobs.reporting import compared, report, roar_verdict
 from faithmeter.jobs.roaring import RoarOptions, go_on, roar, workers_here
 from faithmeter.jobs.scaling import scale
+from faithmeter.jobs.selecting import SelectOptions, select
 from faithmeter.jobs.serving import serve
 from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.synthetic import synthetic_roar
 from faithmeter.jobs.training import TrainingOptions, resume, train
+from faithmeter.jobs.transferring import transfer
 from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections
+from faithmeter.reports.select import select_sections
+from faithmeter.reports.transfer import transfer_sections
 from faithmeter.roar_run import RoarRun
 
 __all__ = [
@@ -31,6 +35,7 @@ __all__ = [
     "MeasureOptions",
     "RoarOptions",
     "RoarRun",
+    "SelectOptions",
     "TrainingOptions",
     "adopt",
     "attack",
@@ -43,6 +48,7 @@ __all__ = [
     "compared",
     "explain",
     "go_on",
+    "in_words",
     "measure",
     "pool",
     "read_texts",
@@ -51,9 +57,13 @@ __all__ = [
     "roar",
     "roar_verdict",
     "scale",
+    "select",
+    "select_sections",
     "serve",
     "summary",
     "synthetic_roar",
     "train",
+    "transfer",
+    "transfer_sections",
     "workers_here",
 ]

@@ -1,5 +1,6 @@
 """Adopt: a model that came trained becomes a run, so that it can be checked and measured like any other."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,17 @@ def adopt(
     *,
     masked_before: bool = False,
     max_length: int = 512,
+    reference: Run | None = None,
     reporter: Reporter | None = None,
 ) -> Run:
     """Make a run of a model folder or hub name that classifies already, and of data to judge it on.
 
     The model is copied into the run, so that results stay true to it. A run that was made of the same model and data
     is returned as it is. `masked_before` says that the model has been fine-tuned on masked text, which cannot be seen
-    from outside: masked rows are then what it is at home with, and otherwise its unmasked rows alone.
+    from outside: masked rows are then what it is at home with, and otherwise its unmasked rows alone. `reference` is
+    the run whose domain the model was trained on, where this data is of another: its in-distribution test comes along.
     """
+    home = None if reference is None else str(reference.path.resolve())
     reporter, path, model, data = reporter or Silent(), Path(path), absolute_model(model), absolute(data)
     if (path / "config.json").is_file():
         found = Run(path).config
@@ -40,13 +44,14 @@ def adopt(
             "masked_before": masked_before,
             "max_length": max_length,
             "training": None,
+            "reference": home,
         }
         differing = [name.replace("_", " ") for name, value in asked.items() if getattr(found, name) != value]
         if not differing:
             return Run(path)
         raise InputError(
-            f"{path} is a run with another {' and '.join(differing)}. Ask as it was made, or name another place with "
-            "--run."
+            f"{path} is a run with another {' and '.join(differing)}. Ask as it was made, or name another place"
+            f"{' with --run' if reference is None else ''}."
         )
     refuse_existing(path)
     task = data.resolved()
@@ -74,6 +79,7 @@ def adopt(
         fingerprint=splits.fingerprint,
         max_length=max_length,
         masked_before=masked_before,
+        reference=home,
     )
     for note in splits.notes:
         reporter.note(note)
@@ -82,6 +88,8 @@ def adopt(
     with new_folder(path) as folder:  # all of it or nothing: there is no half adopted run to go on with
         run = Run.create(folder, config)
         run.store_model(classifier)
+        if reference is not None:
+            shutil.copytree(reference.in_distribution_folder, run.in_distribution_folder)
         test = encode(classifier, splits.test, "test", reporter)
         store_performance(run, np.array(splits.train["label"]), test, reporter)
     rows = Run(path).results

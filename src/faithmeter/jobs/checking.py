@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import datasets
 import numpy as np
 import torch
 
@@ -16,6 +17,7 @@ from faithmeter.in_distribution import (
     fit_paper,
     masked_at_random,
     step_features,
+    summary,
 )
 from faithmeter.jobs.summarising import store_card
 from faithmeter.jobs.training import encode
@@ -52,9 +54,52 @@ def check(
             "The paper's form does not hold its level: up to a sixth of typical rows fall below 5 %. Read its p-values "
             "beside the paper's, not as a verdict on this model."
         )
+    carried = None if run.config.reference is None else _of_the_reference(run, form, reporter)
     run.store_results(KINDS, [])  # of an earlier check, whose test is about to be replaced
     config, classifier, splits = run.config, run.classifier(), run.data()
-    chosen = splits.validation
+    test = encode(classifier, splits.test, "test", reporter)
+    masf = carried or _fitted(run, classifier, splits.validation, test, form, rows, reporter)
+    verdicts = judge(classifier, masf, test, seed=config.seed, reporter=reporter)
+    kinds = KINDS if form == "calibrated" else KINDS[1:]  # the paper's form allows no verdict
+    results = [result for verdict in verdicts for result in _results(verdict) if result.kind in kinds]
+    run.store_results(KINDS, results)
+    store_card(run)
+    return verdicts
+
+
+def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
+    """Say in words whether masking may be trusted on a run, and what to do where it may not."""
+    run = Run(path)
+    return summary(verdicts, run.model_folder if run.config.reference is None else None)
+
+
+def _of_the_reference(run: Run, form: str, reporter: Reporter) -> MaSF:
+    """Return the in-distribution test of the domain that the model was trained on, which came along with it."""
+    masf, config = MaSF.load(run.in_distribution_folder), run.config
+    if masf.form != form:
+        raise InputError(
+            f"{run.path} is judged by the in-distribution test of {config.reference}, whose form is {masf.form}: pass "
+            f"--form {masf.form}."
+        )
+    reporter.note(
+        f"The in-distribution test is that of {config.reference}, fitted on {masf.rows} of its own validation rows. It "
+        "asks whether the texts of this other domain, masked or not, are what the model is at home with: at 0 % the "
+        "answer is about the domain alone."
+    )
+    return masf
+
+
+def _fitted(
+    run: Run,
+    classifier: Classifier,
+    chosen: datasets.Dataset,
+    test: Encoded,
+    form: str,
+    rows: int,
+    reporter: Reporter,
+) -> MaSF:
+    """Fit the test on validation rows, at most `rows` of them, and say what to be careful about."""
+    config = run.config
     if len(chosen) > rows:
         reporter.note(
             f"The in-distribution test is fitted on {rows} of {len(chosen)} validation rows, drawn at random."
@@ -63,17 +108,11 @@ def check(
             sorted(random_stream(config.seed, Purpose.REFERENCE_ROWS).permutation(len(chosen))[:rows])
         )
     validation = encode(classifier, chosen, "validation", reporter)
-    test = encode(classifier, splits.test, "test", reporter)
     masf = _fit(run, classifier, validation, form, plain=not config.knows_masks, reporter=reporter)
     for caution in (masf.caution, _of_two_sources(validation, test)):
         if caution is not None:
             reporter.warn(caution)
-    verdicts = judge(classifier, masf, test, seed=config.seed, reporter=reporter)
-    kinds = KINDS if form == "calibrated" else KINDS[1:]  # the paper's form allows no verdict
-    results = [result for verdict in verdicts for result in _results(verdict) if result.kind in kinds]
-    run.store_results(KINDS, results)
-    store_card(run)
-    return verdicts
+    return masf
 
 
 def _of_two_sources(validation: Encoded, test: Encoded) -> str | None:

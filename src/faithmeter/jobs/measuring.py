@@ -72,7 +72,11 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
     if trusted(run.results) is False:
         reporter.warn(
             "masking is out-of-distribution for this model, so these curves say little about its explanations. "
-            f"`faithmeter train NEW_RUN --model {run.model_folder}` goes on from it to one that understands masks."
+            + (
+                f"`faithmeter train NEW_RUN --model {run.model_folder}` goes on from it to one that understands masks."
+                if run.config.reference is None
+                else "The texts are of another domain than it was trained on."
+            )
         )
     classifier, splits = run.classifier(), run.data()
     measures = distinct(options.measures, classifier)

@@ -105,6 +105,7 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
             | dict.fromkeys(OF_ONE_RUN)
             for judge, found in run.judgement_settings.items()
         }
+        asked |= {"select": {**run.selection_settings, "weights": None}}
         groups[repr((dataclasses.replace(config, training=training), asked))].append(run)
     titled: dict[str, list[Run]] = {}
     for same in groups.values():
@@ -257,6 +258,10 @@ def _commands(run: Run) -> list[str]:
     """Return the commands that lead to the run."""
     config, path = run.config, str(run.path)
     data = _data_options(config.data)
+    check = [_command("check", path, *_check_options(run))] if run.checked else []
+    if config.reference is not None:
+        made = _command("transfer", config.reference, path, *data)
+        return [made, *check, *_measure_command(run), *_audit_commands(run)]
     if config.training is None:
         extra = ["--run", path, "--max-length", str(config.max_length)]
         extra += ["--masked-before"] if config.masked_before else []
@@ -272,8 +277,9 @@ def _commands(run: Run) -> list[str]:
     flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")
     flags += ["--max-length", str(config.max_length), *(["--vectors", config.vectors] if config.vectors else [])]
     train = _command("train", path, *data, "--model", config.model, *options, *flags)
-    check = [_command("check", path, *_check_options(run))] if run.checked else []
-    return [train, *check, *_measure_command(run), *_audit_commands(run), *_attack_command(run)]
+    return [
+        train, *check, *_measure_command(run), *_audit_commands(run), *_select_commands(run), *_attack_command(run)
+    ]  # fmt: skip
 
 
 def _check_options(run: Run) -> list[str]:
@@ -316,6 +322,23 @@ def _attack_command(run: Run) -> list[str]:
     asked = {name: value for name, value in attack_settings(run).items() if name in ATTACK_OPTIONS}
     parts = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
     return [_command("attack", str(run.path), *parts)] if parts else []
+
+
+def _select_commands(run: Run) -> list[str]:
+    """Return the commands that trained second models on rationales, one a length."""
+    found: dict[str, list[set[str]]] = {}
+    for file in run.selections.glob("*/*/seed-*/answers.parquet"):
+        measure, cut, seed = file.parts[-4:-1]
+        kind, length = cut.split("-", 1)
+        for names, name in zip(found.setdefault(length, [set(), set(), set()]), (measure, kind, seed[5:]), strict=True):
+            names.add(name)
+    settings = run.selection_settings
+    return [
+        _command("select", str(run.path), "--measures", ",".join(sorted(measures)), "--rationales",
+                 ",".join(sorted(kinds)), "--length", length, "--seeds", ",".join(sorted(seeds)), "--rows",
+                 str(settings["rows"]), "--epochs", str(settings["epochs"]))
+        for length, (measures, kinds, seeds) in sorted(found.items())
+    ]  # fmt: skip
 
 
 def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:

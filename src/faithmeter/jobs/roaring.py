@@ -353,8 +353,22 @@ def estimated_seconds(classifier: Classifier, splits: Tokenised, left: Sequence[
     """Return about how long the work will take on one worker, from a few mini-batches and passes that are timed."""
     trainings = sum(node.kind != IMPORTANCE for node in left)
     train = splits["train"]
+    total = epoch_seconds(classifier, train, config.training.batch_size) * config.training.epochs * trainings
+    pace = seconds_per_token(classifier, splits["test"])
+    tokens = sum(int(split.lengths.sum()) for split in splits.values())
+    words = int(splits["train"].maskable.sum()) / len(train)
+    for node in left:
+        if node.kind == IMPORTANCE or (node.kind == RECURSIVE and node.step > 1):
+            passes = with_steps(IMPORTANCE_MEASURES[node.measure or RANDOM], config.ig_steps).passes
+            masked = masked_count(int(words), node.step, config.steps)
+            total += 0 if passes is None else passes(int(words) - masked) * tokens * pace
+    return total
+
+
+def epoch_seconds(classifier: Classifier, train: Encoded, batch_size: int) -> float:
+    """Return about how long a pass over the training data will take, from a few mini-batches that are timed."""
     order = random_stream(0, Purpose.TRAIN_ORDER)
-    batches = mini_batches(np.arange(len(train)), train.lengths, config.training.batch_size, order)
+    batches = mini_batches(np.arange(len(train)), train.lengths, batch_size, order)
     tried = batches[: min(6, len(batches))]
     classifier.model.train()
     for number, rows in enumerate(tried):
@@ -365,13 +379,4 @@ def estimated_seconds(classifier: Classifier, splits: Tokenised, left: Sequence[
     seconds = (time.perf_counter() - started) / (len(tried) - len(tried) // 3)
     classifier.model.zero_grad(set_to_none=True)
     classifier.model.eval()
-    total = seconds * len(batches) * config.training.epochs * trainings
-    pace = seconds_per_token(classifier, splits["test"])
-    tokens = sum(int(split.lengths.sum()) for split in splits.values())
-    words = int(splits["train"].maskable.sum()) / len(train)
-    for node in left:
-        if node.kind == IMPORTANCE or (node.kind == RECURSIVE and node.step > 1):
-            passes = with_steps(IMPORTANCE_MEASURES[node.measure or RANDOM], config.ig_steps).passes
-            masked = masked_count(int(words), node.step, config.steps)
-            total += 0 if passes is None else passes(int(words) - masked) * tokens * pace
-    return total
+    return seconds * len(batches)

@@ -34,7 +34,15 @@ KINDS = (
     "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
     "share_out_of_distribution", "sparsity", "walk_p_value",
 )  # fmt: skip
-WITH_INTERVAL = ("acu", "racu", "masked_performance", "performance", "audit_", "attack")  # beginnings of kinds
+WITH_INTERVAL = (
+    "acu",
+    "racu",
+    "masked_performance",
+    "performance",
+    "audit_",
+    "attack",
+    "select",
+)  # beginnings of kinds
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 

@@ -11,6 +11,8 @@ from faithmeter.reports.comparison import Way, ways_section
 from faithmeter.reports.drift import Points
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Example, Section, drawn
+from faithmeter.reports.select import select_sections
+from faithmeter.reports.transfer import transfer_sections
 from faithmeter.results import Rows, find, number, rows_of
 
 
@@ -107,11 +109,13 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
     cautions = words.cautions(rows, subject.validation_rows)
     found = [Section("In short", words.verdict(rows), cautions=cautions, verdict=True)]
+    found += transfer_sections(rows, prefix)
     if figures.measures(rows):
         found += _measured(subject, prefix)
     found += _checked(subject, prefix)
     found += audit_sections(rows, prefix, subject.points)
     found += attack_sections(rows, prefix)
+    found += select_sections(rows, prefix)
     found.append(_performance([subject], prefix))
     if any(subject.histories):
         found.append(

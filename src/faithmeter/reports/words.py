@@ -11,6 +11,7 @@ from faithmeter.masking import STEPS
 from faithmeter.results import Row, Rows, find, most_faithful, number, rows_of
 
 FEW_TEXTS, FEW_TRAININGS = 50, 10
+TRANSFER = "transfer"  # the kind of rows that only a run on another domain has
 TERMS = (
     ("token", "A word or a piece of one, as the model reads it."),
     ("score", "The number that the model gives a class, from which its probability follows (the logit)."),
@@ -120,6 +121,13 @@ def verdict(rows: Rows) -> list[str]:
         return ["Nothing was measured yet, so no importance measure can be recommended: run `faithmeter measure`."]
     acu = find(rows, "acu", best)
     over = {"seeds": f"{acu['n']} trainings", "observations": f"{acu['n']} texts"}[acu["over"]]
+    if trusted(rows) is False and rows_of(rows, TRANSFER):
+        return [
+            "No explanation of this model can be judged by masking here: masked texts of this domain are strange to "
+            "it.",
+            "The numbers below are shown for completeness. At home it may understand masks well: see the report on the "
+            "run that it was trained in.",
+        ]
     if trusted(rows) is False:
         return [
             "No explanation of this model can be judged by masking: it does not understand masked texts.",
