@@ -261,7 +261,7 @@ def _commands(run: Run) -> list[str]:
     check = [_command("check", path, *_check_options(run))] if run.checked else []
     if config.reference is not None:
         made = _command("transfer", config.reference, path, *data)
-        return [made, *check, *_measure_command(run), *_audit_commands(run)]
+        return [made, *check, *_measure_command(run), *_audit_commands(run), *_attack_command(run)]
     if config.training is None:
         extra = ["--run", path, "--max-length", str(config.max_length)]
         extra += ["--masked-before"] if config.masked_before else []
