@@ -225,8 +225,8 @@ def _attack_on(
 ) -> Attack | None:
     """Return what gives adversarial training its attacked rows; None where it is not asked for.
 
-    Words are ranked by their gradients, which is quicker, and misspelt, not replaced: the nearest neighbour of a word is
-    often its opposite, which would teach the model the wrong label. A text that it gets wrong anyway stays as it is.
+    Words are ranked by their gradients, which is quicker, and misspelt, not replaced: the nearest neighbour of a word
+    is often its opposite, which would teach the wrong label. A text that the model gets wrong anyway stays as it is.
     """
     if ADVERSARIAL not in config.robust:
         return None
