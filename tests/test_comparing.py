@@ -102,6 +102,8 @@ def test_the_report_says_which_of_two_fidelities_may_be_believed():
     assert "plain changes its answer when 0.20 of the tokens are masked, and masked when 0.40 are" in said
     assert "80 % and 3 % of the texts are out-of-distribution" in said
     assert "that of masked may be believed" in said
+    strange = way("masked", (0.5,), p_value=0.6, flip=0.4, outside=0.6)
+    assert "neither number may be believed" in " ".join(ways_in_words([PLAIN, strange]))
 
 
 def test_what_surely_helped_and_what_surely_harmed_is_named_with_its_price():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from faithmeter.in_distribution import smallest_of
+from faithmeter.in_distribution import LEVEL, smallest_of
 from faithmeter.reports.figures import PALETTE, RANDOM, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
@@ -111,10 +111,15 @@ def _misleading(ways: Sequence[Way]) -> list[str]:
     strange = [find(way.rows, FLIP_OUTSIDE, measure)["value"] for way in (bad, good)]
     if None in strange:
         return []
+    believed = (
+        f"of the two numbers that of {good.name} may be believed"
+        if strange[1] <= 2 * LEVEL
+        else f"neither number may be believed, for what {measure} masks is strange to {good.name} too"
+    )
     return [
         f"By {measure}, {bad.name} changes its answer when {flips[0]} of the tokens are masked, and {good.name} when "
         f"{flips[1]} are. At the change {100 * strange[0]:.0f} % and {100 * strange[1]:.0f} % of the texts are "
-        f"out-of-distribution; of the two numbers that of {good.name} may be believed."
+        f"out-of-distribution (chance gives {100 * LEVEL:.0f} %); {believed}."
     ]
 
 
@@ -226,10 +231,11 @@ def _figure(ways: Sequence[Way], shown: Sequence[Compared]) -> Figure:
                 if row["value"] is not None:
                     face = colour if full else "none"
                     axes.plot(row["value"], place - shift, "o", color=colour, markerfacecolor=face, markersize=4)
-            axes.plot([], [], "o", color=colour, markerfacecolor=colour if full else "none", label=way.name)
+            if axes is panels[0]:
+                axes.plot([], [], "o", color=colour, markerfacecolor=colour if full else "none", label=way.name)
         if what is RACU:
             axes.axvline(0, color=RANDOM, linewidth=1, linestyle="--")
         axes.set_xlabel(what.title)
     panels[0].set_yticks(range(len(every)), list(reversed(every)))
-    panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.legend(loc="outside upper left", ncols=2)
     return figure
