@@ -73,7 +73,7 @@ def test_what_cannot_be_compared_is_refused_before_any_training(data, tmp_path):
 # ---------------------------------------------------------------------------------- what is said of made-up numbers
 
 
-def rows_of_a_training(p_value, racu, flip, outside, accuracy=0.9):
+def rows_of_a_training(p_value, racu, flip, outside, accuracy=0.9, chance=0.7):
     results = [
         Result("performance", accuracy, "accuracy", "test", 0.0, 100),
         Result("performance", 0.7, "accuracy", "test", 0.5, 100),
@@ -81,6 +81,7 @@ def rows_of_a_training(p_value, racu, flip, outside, accuracy=0.9):
         Result("acu", racu / 2, "accuracy", "test", None, 100, "loo-signed", racu / 2 - 0.1, racu / 2 + 0.1),
         Result("racu", racu, "accuracy", "test", None, 100, "loo-signed", racu - 0.1, racu + 0.1),
         Result("audit_fidelity_masked_until_flip", flip, "share", "test", None, 100, "loo-signed"),
+        Result("audit_fidelity_masked_until_flip", chance, "share", "test", None, 100, "random"),
         Result("audit_fidelity_flip_outside", outside, "share", "test", None, 100, "loo-signed"),
     ]
     return [result.as_row() for result in results]
@@ -121,6 +122,14 @@ def test_what_surely_helped_and_what_surely_harmed_is_named_with_its_price():
     assert "RACU not surely changed for any measure" in ways_in_words([MASKED, wandering])[-1]
 
 
+def test_a_model_that_is_harder_to_move_is_not_said_to_have_worse_explanations():
+    steady = way("masked + vat", (0.5, 0.52, 0.51), p_value=0.4, flip=0.6, outside=0.03, chance=0.9)
+    assert "masked until the answer changes not surely changed" in ways_in_words([MASKED, steady])[-1]
+    # as hard to move by chance as before, and harder by the measure: that is worse
+    worse = way("masked + vat", (0.5, 0.52, 0.51), p_value=0.4, flip=0.6, outside=0.03, chance=0.7)
+    assert "masked until the answer changes worse for loo-signed" in ways_in_words([MASKED, worse])[-1]
+
+
 def test_trainings_are_compared_seed_by_seed():
     shifted = way("masked + vat", (0.6, 0.62, 0.61), p_value=0.4, flip=0.4, outside=0.03)
     turned = Way("masked + vat", shifted.rows, dict(reversed(shifted.trainings.items())), 100.0)
@@ -148,6 +157,7 @@ def test_the_tables_say_of_whom_the_numbers_may_not_be_believed():
 
 def test_a_way_that_was_not_checked_is_named():
     rows = [row for row in MASKED.rows if row["kind"] != "check_p_value"]
+    assert "masked (masks not checked)" in ways_section([PLAIN, Way("masked", rows, {0: rows}, None)]).tables[1].columns
     assert "was not checked for masked" in " ".join(ways_in_words([Way("masked", rows, {0: rows}, None)]))
 
 

@@ -57,7 +57,7 @@ def test_what_was_added_is_in_the_run_and_read_back(data, tmp_path):
     assert Run(run.path).config.training.robust == ("vat", "adversarial")
     assert run.config.how == "masked + vat + adversarial"
     assert all(row["train_vat"] > 0 for row in run.history)
-    assert "with vat and adversarial in the loss" in (run.model_folder / "README.md").read_text(encoding="utf-8")
+    assert "with vat and adversarial training" in (run.model_folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_command_takes_losses_and_strengths(data, tmp_path, faithmeter):

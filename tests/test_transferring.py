@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from conftest import sentiment_rows
 
@@ -13,6 +15,7 @@ from faithmeter import (
     MeasureOptions,
     Run,
     TrainingOptions,
+    attack,
     audit,
     check,
     load_splits,
@@ -23,7 +26,7 @@ from faithmeter import (
     transfer,
 )
 from faithmeter.jobs import AuditOptions, in_words
-from faithmeter.jobs.reporting import _commands
+from faithmeter.jobs.reporting import _commands, _repetitions
 from faithmeter.jobs.transferring import match_classes
 from faithmeter.progress import Silent
 from faithmeter.reports.transfer import transfer_sections
@@ -205,8 +208,9 @@ def test_the_other_jobs_take_it_as_any_run(made, trained, tmp_path):
     assert "Out of domain" in page
     assert "in domain: reviews" in page
     assert "Unmasked already they are out-of-distribution" in page
+    attack(path, rows=3)
     commands = _commands(Run(path))
-    assert [line.split()[1] for line in commands] == ["transfer", "check", "measure", "audit"]
+    assert [line.split()[1] for line in commands] == ["transfer", "check", "measure", "audit", "attack"]
     with pytest.raises(InputError, match="what it began from is not known"):
         select(path)
 
@@ -219,6 +223,30 @@ def test_the_same_call_finds_the_run_and_another_is_refused(trained, made, tmp_p
     other = DataSpec(data=write_rows(tmp_path / "third.jsonl", elsewhere(40)))
     with pytest.raises(InputError, match="another data"):
         transfer(trained.path, made.path, other)
+
+
+def test_a_home_that_was_trained_anew_is_not_taken_for_the_old_one(trained, tmp_path):
+    home = Run(shutil.copytree(trained.path, tmp_path / "home"))
+    data = DataSpec(data=write_rows(tmp_path / "other.jsonl", elsewhere(40)))
+    transfer(home.path, tmp_path / "out", data)
+    weights = safetensors.torch.load_file(home.model_folder / "model.safetensors")
+    changed = {name: tensor + 1e-3 for name, tensor in weights.items()}
+    safetensors.torch.save_file(changed, home.model_folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match="trained anew"):
+        transfer(home.path, tmp_path / "out", data)
+
+
+def test_homes_of_several_seeds_are_pooled_elsewhere(trained, tmp_path):
+    data = DataSpec(data=write_rows(tmp_path / "other.jsonl", elsewhere(40)))
+    paths = []
+    for seed in (0, 1):
+        home = Path(shutil.copytree(trained.path, tmp_path / f"home-{seed}"))
+        config = json.loads((home / "config.json").read_text())
+        config["training"]["seed"] = seed
+        (home / "config.json").write_text(json.dumps(config))
+        paths.append(transfer(home, tmp_path / f"out-{seed}", data).path)
+    (same,) = _repetitions([Run(path) for path in paths]).values()
+    assert len(same) == 2
 
 
 def test_a_run_that_was_not_checked_or_is_no_home_is_refused(trained, made, tmp_path):

@@ -48,7 +48,9 @@ def train(
     mixed_precision: Annotated[str | None, typer.Option(help="no, fp16 or bf16.  [default: no]")] = None,
     robust: Annotated[
         str | None,
-        typer.Option(help="Losses to add, separated by commas: igr, vat, explanation-guided, adversarial."),
+        typer.Option(
+            help="What to add to the loss or the data, with commas: igr, vat, explanation-guided, adversarial."
+        ),
     ] = None,
     igr_weight: Annotated[float | None, typer.Option(help="Of the squared input gradient.  [default: 0.001]")] = None,
     vat_weight: Annotated[float | None, typer.Option(help="Of the change under virtual attack.  [default: 1]")] = None,

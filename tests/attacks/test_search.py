@@ -2,6 +2,7 @@
 
 import functools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -110,9 +111,10 @@ def attacked_plainly(classifier, text, context, budget, kinds, seed, row):
         for kind in kinds:
             for one in ATTACKS[kind](now, place, neighbours, random):
                 if len(one.changed) <= allowed:
-                    found.append((round(log_odds(classifier, one.text, context, goal)[0], 5), len(found), one))
-        if found and min(found)[0] < goal_odds - 1e-4:
-            goal_odds, _, now = min(found)
+                    odds, answer = log_odds(classifier, one.text, context, goal)
+                    found.append((answer == goal, round(odds, 5), len(found), one))
+        if found and (not min(found)[0] or min(found)[1] < goal_odds - 1e-4):
+            _, goal_odds, _, now = min(found)
         if log_odds(classifier, now.text, context, goal)[1] != goal or len(now.changed) == allowed:
             break
     return now.text
@@ -273,9 +275,49 @@ def test_the_gradient_orders_words_by_the_size_of_its_part_at_each():
     classifier.model.eval()
     classifier.logits_from(batch, embeddings)[0, 1].backward()
     sizes = embeddings.grad[0].norm(dim=-1)
-    expected = {word: float(sizes[places].max()) for word, places in tokens.items()}
+    expected = {word: float(sizes[places].max() / sizes.max()) for word, places in tokens.items()}
     assert found == pytest.approx(expected, rel=1e-5)
     classifier.model.zero_grad()
+
+
+def test_the_order_by_gradients_does_not_hang_on_the_scale_of_the_embeddings(monkeypatch):
+    classifier = random_classifier("bert")
+    texts = ["was the film great and was it not"]
+    before = attack_texts(classifier, texts, order="gradient", budget=1)
+    real = classifier.logits_and_gradients
+
+    def scaled(*given):
+        logits, gradients = real(*given)
+        return logits, 1e-7 * gradients
+
+    monkeypatch.setattr(classifier, "logits_and_gradients", scaled)
+    assert attack_texts(classifier, texts, order="gradient", budget=1).texts == before.texts
+    encoded = classifier.encode(["was the film great"])
+    (found,) = ORDERS["gradient"](classifier, encoded.batch([0]), [{0: [1], 1: [2], 2: [3]}], torch.tensor([1]))
+    assert max(found.values()) > 0.01
+
+
+def test_a_candidate_that_changes_the_answer_is_taken_before_one_that_lowers_the_odds_more(monkeypatch):
+    answers = iter([[[0.5, 0.25, 0.25]], [[0.36, 0.32, 0.32], [0.40, 0.45, 0.15]]])
+    monkeypatch.setattr(search, "_logits", lambda *_: torch.tensor(next(answers)).log())
+    monkeypatch.setattr(search, "ORDERS", {"masking": lambda *_: [{0: 1.0}]})
+
+    def two(words, place, *_):
+        return [words.with_words({place: new}) for new in ("bad", "great")]
+
+    monkeypatch.setattr(search, "ATTACKS", {"replace": two})
+    found = attack_texts(random_classifier("bert"), ["good film"], kinds=("replace",), budget=0.5)
+    assert (found.texts, found.after.tolist(), found.succeeded.tolist()) == (("great film",), [1], [True])
+
+
+def test_a_candidate_without_a_token_or_with_other_special_tokens_is_not_tried():
+    classifier = pieces()
+    encoded = classifier.encode(["good", "", "good [MASK]", "film", "film"])
+    original = classifier.encode(["the story"])
+    kept = original.ids[~original.maskable].tobytes()
+    target = SimpleNamespace(kept=kept, ids=original.ids.tobytes())
+    # no token of the text is left; a special token came; the last one has the ids of the one before it
+    assert search._admissible(encoded, [target] * 5) == [0, 3]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,13 @@ from conftest import WORDS, random_classifier, sentiment_rows
 
 from faithmeter.errors import InputError
 from faithmeter.from_scratch import small_classifier
+from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import Silent
 from faithmeter.training import TrainingConfig, fine_tune
 from faithmeter.training.checkpoint import load_weights
+from faithmeter.training.curriculum import mini_batches
 from faithmeter.training.loop import _parameter_groups, learning_rate_factor
+from faithmeter.training.robust import weighted_losses
 
 CONFIG = TrainingConfig(epochs=4, learning_rate=2e-3, batch_size=8, validation="both", seed=3)
 
@@ -258,6 +261,55 @@ def test_robust_losses_are_in_the_history_and_change_what_is_learnt(tmp_path):
     # 96 rows in batches of 8, and from the second epoch on 10 more
     assert [row["step"] for row in outcome.history] == [12, 12 + 14, 12 + 14 + 14]
     assert not same(weights(plain), weights(robust))
+
+
+@pytest.mark.parametrize("name", ["igr", "vat", "explanation-guided"])
+def test_each_loss_has_its_part_in_the_step(tmp_path, monkeypatch, name):
+    """One step of plain gradient descent: the weights move by the gradient of cross-entropy plus the weighted loss."""
+    monkeypatch.setattr("faithmeter.training.loop._parameter_groups", lambda model, _: list(model.parameters()))
+    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, lr, **_: torch.optim.SGD(groups, lr=lr))
+    weights_of = {"igr_weight": 0.5, "vat_weight": 0.5, "guided_weight": 0.5}
+    config = replace(CONFIG, strategy="plain", robust=(name,), epochs=1, warmup=0.0, batch_size=96, **weights_of)
+    trained, by_hand = toy(), toy()
+    drawn = torch.randn(96, 6, 64, generator=torch.Generator().manual_seed(0))  # of VAT, the same in both
+    monkeypatch.setattr(torch, "randn_like", lambda like: drawn[: len(like), : like.shape[1]])
+    run(trained, tmp_path, config)
+    train, _ = splits(by_hand)
+    batch = train.batch(next(iter(mini_batches(np.arange(96), train.lengths, 96, order(config)))))
+    loss = torch.nn.functional.cross_entropy(by_hand.logits(batch), batch.labels)
+    loss = loss + weighted_losses(by_hand, batch, config)[name].mean()
+    loss.backward()
+    for (label, after), before in zip(trained.model.named_parameters(), by_hand.model.parameters(), strict=True):
+        expected = before if before.grad is None else before - CONFIG.learning_rate * before.grad
+        torch.testing.assert_close(after, expected, msg=label)
+    # and without it they would have moved elsewhere
+    alone = toy()
+    torch.nn.functional.cross_entropy(alone.logits(batch), batch.labels).backward()
+    assert any(
+        not torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-7)
+        for one, other in zip(alone.model.parameters(), by_hand.model.parameters(), strict=True)
+        if one.grad is not None and other.grad is not None
+    )
+
+
+def test_robust_losses_begin_after_the_curriculum(tmp_path, monkeypatch):
+    monkeypatch.setattr("faithmeter.training.curriculum.ROWS_PER_EPOCH", 64)
+    config = replace(CONFIG, curriculum=True, epochs=1, robust=("igr",))
+    history = run(toy(), tmp_path, config).history
+    assert [("train_igr" in row) for row in history] == [row["stage"] == "all" for row in history]
+    assert len(history) > 1
+
+
+def test_a_share_that_is_no_row_is_refused(tmp_path):
+    classifier = toy()
+    train, validation = splits(classifier)
+    settings = {"metric": "accuracy", "checkpoints": tmp_path, "attack": attack_of(classifier, train)}
+    with pytest.raises(InputError, match="is none"):
+        fine_tune(classifier, train, validation, replace(ROBUST, adversarial_share=0.001), **settings)
+
+
+def order(config):
+    return random_stream(config.seed, Purpose.TRAIN_ORDER, 1)
 
 
 def test_a_killed_robust_training_ends_with_the_same_weights(tmp_path):

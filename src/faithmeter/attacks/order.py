@@ -51,7 +51,10 @@ def by_gradient(
             gradients = classifier.logits_and_gradients(part, classifier.embed(part), classes[index].to(here))[1]
             sizes = gradients.float().norm(dim=-1).cpu()
             for row, of_tokens in zip(index.tolist(), sizes, strict=True):
-                found[row] = {word: float(of_tokens[list(where)].max()) for word, where in tokens[row].items()}
+                largest = float(of_tokens.max()) or 1.0  # ranks are rounded, and gradients have a scale of their own
+                found[row] = {
+                    word: float(of_tokens[list(where)].max()) / largest for word, where in tokens[row].items()
+                }
     return found
 
 

@@ -224,8 +224,10 @@ class _Search:
             tries = self._tries(open_)
             for target, found in zip(open_, tries, strict=True):
                 target.queries += len(found)
-                best = min(found, key=lambda one: one.odds, default=None)  # of equal ones the first
-                if best is not None and best.odds < target.odds - LEAST:
+                goal = target.goal
+                # one that changes the answer before any that does not; of equal ones the first
+                best = min(found, key=lambda one: (one.predicted == goal, one.odds), default=None)
+                if best is not None and (best.predicted != goal or best.odds < target.odds - LEAST):
                     target.now, target.ids = best.words, best.ids
                     target.odds, target.after = best.odds, best.predicted
             still = [target for target in open_ if target.open]

@@ -47,6 +47,8 @@ def adopt(
             "reference": home,
         }
         differing = [name.replace("_", " ") for name, value in asked.items() if getattr(found, name) != value]
+        if reference is not None and not differing and Run(path).weights != reference.weights:
+            differing = ["weights, for its model was trained anew"]
         if not differing:
             return Run(path)
         raise InputError(

@@ -202,6 +202,7 @@ def _other_seed(run: Run, options: AuditOptions, plain: Bench) -> Bench:
         "data": ours.fingerprint != theirs.fingerprint,
         "labels": ours.labels != theirs.labels,
         "model": ours.model != theirs.model,
+        "word vectors": ours.vectors != theirs.vectors,
         "training": _but_the_seed(ours.training) != _but_the_seed(theirs.training),
     }
     found = [name for name, differs in differing.items() if differs]

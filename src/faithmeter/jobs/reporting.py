@@ -31,7 +31,7 @@ from faithmeter.reports.parts import Example, Section
 from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
 from faithmeter.results import Rows, most_faithful
 from faithmeter.roar_run import RoarRun
-from faithmeter.run import Run, is_roar
+from faithmeter.run import Run, RunConfig, is_roar
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
@@ -96,20 +96,20 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Return the runs by title: together where they differ in the seed alone, each in its own right otherwise."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        config, settings = run.config, run.measurement_settings
-        training = None if config.training is None else dataclasses.replace(config.training, seed=0)
+        config, settings = _but_the_seed(run), run.measurement_settings
         asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "checked")}
         # each training has weights of its own, and the in-distribution test that was fitted to them the run's seed
         asked |= {
-            judge: {name: str(value).removesuffix(f", seed {config.seed}") for name, value in found.items()}
+            judge: {name: str(value).removesuffix(f", seed {_seed(run)}") for name, value in found.items()}
             | dict.fromkeys(OF_ONE_RUN)
             for judge, found in run.judgement_settings.items()
         }
         asked |= {"select": {**run.selection_settings, "weights": None}}
-        groups[repr((dataclasses.replace(config, training=training), asked))].append(run)
+        asked |= {"attack": {**attack_settings(run), "weights": None}}
+        groups[repr((config, asked))].append(run)
     titled: dict[str, list[Run]] = {}
     for same in groups.values():
-        seeds = [run.config.seed for run in same]
+        seeds = [_seed(run) for run in same]
         if len(set(seeds)) < len(seeds):
             raise InputError(
                 f"{' and '.join(str(run.path) for run in same)} are the same training with the same seed, which would "
@@ -119,6 +119,26 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
         names = (title if number == 1 else f"{title} ({number})" for number in count(1))
         titled[next(name for name in names if name not in titled)] = same
     return titled
+
+
+def _at_home(run: Run) -> RunConfig:
+    """Return how the model of a run was made: of one on another domain, that is written where it was trained."""
+    home = run.config.reference
+    return Run(home).config if home is not None and (Path(home) / "config.json").is_file() else run.config
+
+
+def _seed(run: Run) -> int:
+    return _at_home(run).seed
+
+
+def _but_the_seed(run: Run) -> RunConfig:
+    """Return how a run was made, but for what differs from one seed to the next."""
+    config, home = run.config, _at_home(run)
+    training = None if home.training is None else dataclasses.replace(home.training, seed=0)
+    if config.reference is None:
+        return dataclasses.replace(config, training=training)
+    # its model and its home are folders of one seed's own
+    return dataclasses.replace(config, training=training, model=home.model, reference=repr(home.data))
 
 
 def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
@@ -133,7 +153,7 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         metric=config.metric,
         rows=rows,
         histories=[run.history for run in runs],
-        trainings={run.config.seed: run.results for run in runs},
+        trainings={_seed(run): run.results for run in runs},
         settings=_settings(runs),
         commands=[line for run in runs for line in _commands(run)],
         validation_rows=None if masf is None else masf.rows,
@@ -229,7 +249,7 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "runs": ", ".join(str(run.path) for run in runs),
         "model": config.model,
         "classes": ", ".join(config.labels),
-        "seeds": ", ".join(str(run.config.seed) for run in runs),
+        "seeds": ", ".join(str(_seed(run)) for run in runs),
         "metric": config.metric,
         **_data_settings(config.data),
         **{name: value for name, value in training.items() if name != "seed"},
@@ -261,7 +281,7 @@ def _commands(run: Run) -> list[str]:
     check = [_command("check", path, *_check_options(run))] if run.checked else []
     if config.reference is not None:
         made = _command("transfer", config.reference, path, *data)
-        return [made, *check, *_measure_command(run), *_audit_commands(run)]
+        return [made, *check, *_measure_command(run), *_audit_commands(run), *_attack_command(run)]
     if config.training is None:
         extra = ["--run", path, "--max-length", str(config.max_length)]
         extra += ["--masked-before"] if config.masked_before else []

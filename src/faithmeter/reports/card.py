@@ -68,5 +68,5 @@ def _what_it_is(config: RunConfig) -> str:
     return (
         f"A text classifier (classes: {classes}), {about}. Trained from {plain(config.model)} with AdamW, "
         f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}"
-        + (f", with {' and '.join(how.robust)} in the loss." if how.robust else ".")
+        + (f", with {' and '.join(how.robust)} training." if how.robust else ".")
     )

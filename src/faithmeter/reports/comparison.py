@@ -4,8 +4,9 @@ Most numbers on explanations are made with masked texts, so they mean something 
 masks. The in-distribution test says of which models that holds; the section says it before it compares anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -66,7 +67,7 @@ def ways_section(ways: Sequence[Way], prefix: str = "") -> Section:
     if shown:
         caption = (
             "Each measure under each way of training, with 95 % intervals; hollow: the model does not understand "
-            "masks, so the number may not be believed."
+            "masks, or that was not checked, so the number may not be believed."
         )
         figures = [drawn(prefix, "ways", caption, lambda: _figure(ways, shown))]
     return Section("What training does to explanations", ways_in_words(ways), tables, figures)
@@ -87,8 +88,9 @@ def _believed(ways: Sequence[Way]) -> list[str]:
         )
     if bad:
         said.append(
-            f"They are out-of-distribution for {listed(bad)}: what is measured by masking there (RACU, sufficiency, "
-            "comprehensiveness, tokens to flip) is about masks as much as about explanations, and does not compare."
+            f"Masked texts are out-of-distribution for {listed(bad)}: what is measured by masking there (RACU, "
+            "sufficiency, comprehensiveness, tokens to flip) is about masks as much as about explanations, and does "
+            "not compare."
         )
     if unknown:
         said.append(f"Whether masks are understood was not checked for {listed(unknown)}.")
@@ -139,24 +141,25 @@ def _helped(ways: Sequence[Way]) -> list[str]:
 
 def _against(first: Way, way: Way) -> str:
     said = []
-    change = _differences(first, way, "performance", None, 0.0)
+    change = _differences(first, way, lambda rows: find(rows, "performance", ratio=0.0)["value"])
     if len(change):
         said.append(f"performance {_points(change)}")
     for what in COMPARED:
         better, worse = list[str](), list[str]()
         both = [name for name in _measures([first], what) if name in _measures([way], what) and name != "random"]
         for name in both:
-            low, high = student_interval(_differences(first, way, what.kind, name)) or (0.0, 0.0)
+            low, high = student_interval(_differences(first, way, partial(_ahead, what=what, measure=name))) or (0, 0)
             if low > 0 or high < 0:
-                (better if (low > 0) == what.more_is_better else worse).append(name)
+                (better if low > 0 else worse).append(name)
         if both:
             told = [f"{how} for {listed(which)}" for how, which in (("better", better), ("worse", worse)) if which]
             said.append(f"{what.title} {' and '.join(told) if told else 'not surely changed for any measure'}")
     if first.seconds and way.seconds:
         said.append(f"training takes {way.seconds / first.seconds:.1f} times as long")
     return (
-        f"{way.name} against {first.name}, by the differences of equal seeds (95 % intervals of Student's, one for "
-        f"each number, so one in twenty is chance): {'; '.join(said)}."
+        f"{way.name} against {first.name}, by how far each measure is ahead of random importance in the same model, "
+        "for equal seeds (95 % intervals of Student's, one for each number, so one in twenty is chance): "
+        f"{'; '.join(said)}."
     )
 
 
@@ -166,14 +169,24 @@ def _points(change: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
     return f"{100 * float(change.mean()):+.1f} points{sure}"
 
 
+def _ahead(rows: Rows, what: Compared, measure: str) -> float | None:
+    """Return how much better a measure does than random importance on the same model; None where that is not known.
+
+    How soon an answer changes, or a probability falls, is a matter of the model too: one that is harder to move needs
+    more masks, whatever they are. What a measure is ahead of random by compares. RACU is relative to it already.
+    """
+    value, chance = (find(rows, what.kind, name)["value"] for name in (measure, "random"))
+    if what is RACU or value is None:
+        return value
+    return None if chance is None else (value - chance) * (1 if what.more_is_better else -1)
+
+
 def _differences(
-    first: Way, way: Way, kind: str, measure: str | None, ratio: float | None = None
+    first: Way, way: Way, number_of: Callable[[Rows], float | None]
 ) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     """Return way − first for each seed that both were trained with; none where one lacks the number."""
     pairs = [
-        [find(one.trainings[seed], kind, measure, ratio)["value"] for one in (first, way)]
-        for seed in first.trainings
-        if seed in way.trainings
+        [number_of(one.trainings[seed]) for one in (first, way)] for seed in first.trainings if seed in way.trainings
     ]
     return np.array([after - before for before, after in pairs if before is not None and after is not None])
 
@@ -202,8 +215,8 @@ def _overall(ways: Sequence[Way], prefix: str) -> Table:
         "training", "unmasked", "half masked", "p-value of masks", "masks understood", "most faithful, RACU",
         "seconds of training",
     )  # fmt: skip
-    trainings = max(len(way.trainings) for way in ways)
-    over = f", {trainings} trainings each, 95 % intervals over them" if trainings > 1 else ""
+    counts = sorted({len(way.trainings) for way in ways})
+    over = f", {' to '.join(map(str, counts))} trainings each, 95 % intervals over them" if counts[-1] > 1 else ""
     return Table(f"{prefix}ways", f"Ways of training{over}", columns, cells)
 
 
@@ -211,7 +224,8 @@ def _by_measure(ways: Sequence[Way], what: Compared, prefix: str) -> Table:
     cells = [[name, *(number(find(way.rows, what.kind, name)) for way in ways)] for name in _measures(ways, what)]
     good = "much" if what.more_is_better else "little"
     hint = "" if what.kind == FLIP_OUTSIDE else f" ({good} is good)"
-    marked = [way.name if trusted(way.rows) else f"{way.name} (masks not understood)" for way in ways]
+    doubt = {True: "", False: " (masks not understood)", None: " (masks not checked)"}
+    marked = [f"{way.name}{doubt[trusted(way.rows)]}" for way in ways]
     title = f"{what.title[0].upper()}{what.title[1:]}{hint}"
     return Table(f"{prefix}ways-{what.name}", title, ("measure", *marked), cells)
 

@@ -202,4 +202,5 @@ def _paths(axes: Axes, points: Points, places: Array) -> None:
     for one in classes[np.argsort(-counts, kind="stable")][:CLASSES_SHOWN]:
         path = places[points.classes == one].mean(axis=0)
         axes.plot(*path.T, color=INK, linewidth=0.8, marker=".", markersize=2.5)
-        axes.annotate(points.labels[int(one)], path[0], xytext=(3, 3), textcoords="offset points", fontsize=7)
+        axes.annotate(points.labels[int(one)], path[0], xytext=(3, 3), textcoords="offset points", fontsize=7,
+                      parse_math=False)  # fmt: skip

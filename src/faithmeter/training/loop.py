@@ -108,6 +108,11 @@ class _Training:
         self.plain_optimizer = optimizer
         # as many rows are attacked in every epoch as in any other, so that the steps can be counted beforehand
         self.attacked = round(config.adversarial_share * len(train)) if ADVERSARIAL in config.robust else 0
+        if ADVERSARIAL in config.robust and not self.attacked:
+            raise InputError(
+                f"A share of {config.adversarial_share} of {len(train)} training rows is none: adversarial training "
+                "needs a larger --adversarial-share, or more rows."
+            )
         group = config.batch_size * config.accumulate
         later = -(-(len(train) + self.attacked) // group)
         self.steps = -(-len(train) // group) + (config.epochs - 1) * later

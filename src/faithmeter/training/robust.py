@@ -3,7 +3,8 @@
 Input-gradient regularisation, virtual adversarial training and explanation-guided training. Own code, because no
 maintained package has them for texts: they work on word embeddings, and two of them differentiate an explanation by
 the weights. Each speaks of the model as it is used, so without dropout, and of the batch as it is shown, so of its
-masked rows too. A loss is a number for each row; none depends on the other rows.
+masked rows too. A loss is a number for each row, which depends on no other row; the random direction from which VAT
+starts is drawn for the batch.
 """
 
 import torch
@@ -76,26 +77,31 @@ def guided_loss(classifier: Classifier, batch: Batch, embeddings: Tensor, share:
 
     The noise is the `share` of the tokens with the least attribution; it is masked, and which tokens it is has no
     gradient. Attention and attribution both have one: each may move towards the other. Attribution is that of the
-    gold class: |⟨d logit / d e_t, e_t⟩|. Both are over the tokens that are maskable and not masked, and add up to 1.
+    class predicted for the text, as REGEX has it: |⟨d logit / d e_t, e_t⟩|. Both are over the tokens that are maskable
+    and not masked, and add up to 1.
     """
     logits, attribution, divergence = _divergence(classifier, batch, embeddings)
+    explained = logits.detach().argmax(dim=-1)
     rankable = batch.maskable & ~batch.masked
     ranks = attribution.detach().masked_fill(~rankable, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
     # the least one at the least; of two tokens or more one is always left
     noise = (share * rankable.sum(dim=1)).floor().clamp_min(1)[:, None]
     without = batch.with_masked(batch.masked | (rankable & (ranks < noise)))
-    return logits, divergence + _divergence(classifier, without, _lookup(classifier, without))[2]
+    return logits, divergence + _divergence(classifier, without, _lookup(classifier, without), explained)[2]
 
 
-def _divergence(classifier: Classifier, batch: Batch, embeddings: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _divergence(
+    classifier: Classifier, batch: Batch, embeddings: Tensor, explained: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the logits, the attribution of each token, and KL(attention ‖ attribution) of each row.
 
+    The class that is explained is the predicted one, unless another is named.
     A row in which fewer than two tokens can be ranked has nothing to compare: 0.
     """
     with twice_differentiable():
         logits, layers = classifier.logits_and_attentions(batch, embeddings)
-    gold = logits.gather(1, batch.labels[:, None]).sum()
-    (gradients,) = torch.autograd.grad(gold, embeddings, create_graph=True)
+    classes = logits.detach().argmax(dim=-1) if explained is None else explained
+    (gradients,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), embeddings, create_graph=True)
     attribution = (gradients * embeddings).sum(dim=-1).abs()
     rankable = batch.maskable & ~batch.masked
     attention = _shares(attention_of_what_is_read(classifier.model, batch, layers[-1]), rankable)
