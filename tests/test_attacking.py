@@ -11,6 +11,7 @@ from conftest import sentiment_rows
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, attack, attack_texts, train
 from faithmeter import report as write_report
 from faithmeter.jobs import attacked_rows, attacking, pool
+from faithmeter.jobs.reporting import _repetitions
 from faithmeter.results import find, rows_of
 
 
@@ -115,3 +116,15 @@ def test_what_cannot_be_done_is_refused_before_any_work(run, faithmeter):
     assert code == 2
     assert "budget" in said
     assert attacked_rows(run) == []
+
+
+def test_attacks_with_other_settings_are_not_pooled(run, tmp_path):
+    other = Run(shutil.copytree(run.path, tmp_path / "other"))
+    stored = json.loads((other.path / "config.json").read_text())
+    stored["training"]["seed"] = 1
+    (other.path / "config.json").write_text(json.dumps(stored))
+    attack(run.path, rows=5)
+    attack(other.path, rows=5)
+    assert len(_repetitions([run, other])) == 1
+    attack(other.path, rows=5, budget=0.5)
+    assert len(_repetitions([run, other])) == 2

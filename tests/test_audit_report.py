@@ -169,7 +169,7 @@ def test_figures_show_what_was_found(title):
         assert {text.get_text() for text in axes[0].texts} == {"+.9", "-.8", "+.1"}
 
 
-def points(texts=30, outside=True):
+def points(texts=30, outside=True, labels=("no", "yes")):
     """Texts of two classes that walk along the first component while they are masked; the last is always strange."""
     classes = np.arange(texts) % 2.0
     walk = np.zeros((texts, 11, 4))
@@ -178,7 +178,7 @@ def points(texts=30, outside=True):
     strange = np.zeros((texts, 11))
     strange[-1] = 1
     both = {"random": walk, "loo-signed": 2 * walk}
-    return Points(both, dict.fromkeys(both, strange) if outside else {}, classes, ("no", "yes"), np.array([0.6, 0.3]))
+    return Points(both, dict.fromkeys(both, strange) if outside else {}, classes, labels, np.array([0.6, 0.3]))
 
 
 def drift_section(**given):
@@ -232,6 +232,12 @@ def test_the_map_has_a_panel_for_each_who_masks_a_colour_a_ratio_and_crosses_for
     assert "not installed" in map_.caption
     assert "does not compare" in map_.caption
     assert INK not in inline_svg(map_.figure, map_.name, map_.caption)  # lines and words follow the page's dark mode
+
+
+def test_the_name_of_a_class_is_no_formula():
+    labels = ("$x_$ up", "$10-$20")
+    map_ = drift_section(labels=labels).figures[1]
+    assert {text.get_text() for text in map_.figure.axes[0].texts} == set(labels)
 
 
 def test_a_map_without_a_test_has_no_crosses():

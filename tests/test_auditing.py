@@ -185,6 +185,22 @@ def test_the_numbers_of_two_in_distribution_tests_are_not_mixed_and_other_judges
     audit(run.path, AuditOptions(("sparsity",), ("loo-signed",), rows=4))
 
 
+def test_the_known_token_model_of_an_adversarial_training_is_trained_without_attacks(run, monkeypatch):
+    asked = []
+
+    def spied(classifier, train, validation, config, **_):
+        asked.append(config.robust)
+        raise KeyboardInterrupt
+
+    stored = json.loads((run.path / "config.json").read_text())
+    stored["training"]["robust"] = ["vat", "adversarial"]
+    (run.path / "config.json").write_text(json.dumps(stored))
+    monkeypatch.setattr(auditing, "fine_tune", spied)
+    with pytest.raises(KeyboardInterrupt):
+        audit(run.path, AuditOptions(("known-token",), ("grad-l2",), rows=4))
+    assert asked == [("vat",)]
+
+
 def test_a_known_token_model_that_was_begun_with_other_options_is_not_gone_on_with(run, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
@@ -296,6 +312,7 @@ def test_only_another_seed_of_the_same_training_is_another_seed(run, other_seed,
     refused(in_config(fingerprint="0"), "data than")
     refused(in_config(labels=["negative", "positives"]), "labels than")
     refused(in_config(model="small-2"), "model than")
+    refused(in_config(vectors="vectors.txt"), "word vectors than")
     refused(in_config(training={"strategy": "plain"}), "training than")
     refused(in_config(training={"seed": 0}), "same seed")
     refused(no_mask, "other tokens")

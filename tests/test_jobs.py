@@ -15,7 +15,7 @@ from faithmeter.importance import as_measure
 from faithmeter.jobs import MeasureOptions, check, checking, explain, measure, measuring, pool
 from faithmeter.jobs.measuring import Stopwatch, estimated_seconds
 from faithmeter.progress import Silent
-from faithmeter.results import most_faithful
+from faithmeter.results import Result, find, most_faithful
 
 CHEAP = ("grad-l2", "loo-signed", "loo-abs")
 
@@ -230,6 +230,17 @@ def test_runs_are_pooled_into_means_with_intervals_over_them(measured, tmp_path)
     (runs[0].path / "config.json").write_text(json.dumps({**config, "metric": "macro-f1"}))
     with pytest.raises(InputError, match=r"different metrics \(accuracy, macro-f1\)"):
         pool(runs)
+
+
+def test_what_other_judges_say_of_few_trainings_has_an_interval_that_holds(measured, tmp_path):
+    runs = []
+    for seed, value in enumerate((0.01, 0.02, 0.09)):
+        run = Run(shutil.copytree(measured.path, tmp_path / str(seed)))
+        run.store_results((), [Result("audit_fidelity_never_flips", value, "x", "test", None, 5, "loo-signed")])
+        runs.append(run)
+    row = find(pool(runs), "audit_fidelity_never_flips", "loo-signed")
+    # Student's: 0.04 ± 4.303 · 0.04359 / √3, where the bootstrap says 0.013 to 0.090
+    assert (row["low"], row["high"]) == pytest.approx((-0.0683, 0.1483), abs=1e-4)
 
 
 def test_every_measure_lies_some_way_behind_the_most_faithful_one(measured):

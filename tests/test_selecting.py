@@ -76,6 +76,9 @@ def test_the_second_model_sees_nothing_but_the_rationales(run, monkeypatch):
         seen.update(train=train, validation=validation, config=config, strategy=config.strategy)
         return SimpleNamespace(warnings=(), history=[], best_epoch=1)
 
+    stored = json.loads((run.path / "config.json").read_text())
+    stored["training"]["robust"] = ["vat"]
+    (run.path / "config.json").write_text(json.dumps(stored))
     monkeypatch.setattr(selecting, "fine_tune", spied)
     select(run.path, OPTIONS)
     vocabulary = {number: word for word, number in run.classifier().tokenizer.get_vocab().items()}
