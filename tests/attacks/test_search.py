@@ -275,7 +275,7 @@ def test_the_gradient_orders_words_by_the_size_of_its_part_at_each():
     classifier.model.eval()
     classifier.logits_from(batch, embeddings)[0, 1].backward()
     sizes = embeddings.grad[0].norm(dim=-1)
-    expected = {word: float(sizes[places].max() / sizes.max()) for word, places in tokens.items()}
+    expected = {word: float(sizes[places].max() / sizes[1:6].max()) for word, places in tokens.items()}
     assert found == pytest.approx(expected, rel=1e-5)
     classifier.model.zero_grad()
 
@@ -294,7 +294,7 @@ def test_the_order_by_gradients_does_not_hang_on_the_scale_of_the_embeddings(mon
     assert attack_texts(classifier, texts, order="gradient", budget=1).texts == before.texts
     encoded = classifier.encode(["was the film great"])
     (found,) = ORDERS["gradient"](classifier, encoded.batch([0]), [{0: [1], 1: [2], 2: [3]}], torch.tensor([1]))
-    assert max(found.values()) > 0.01
+    assert max(found.values()) == 1
 
 
 def test_a_candidate_that_changes_the_answer_is_taken_before_one_that_lowers_the_odds_more(monkeypatch):

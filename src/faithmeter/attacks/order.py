@@ -51,10 +51,9 @@ def by_gradient(
             gradients = classifier.logits_and_gradients(part, classifier.embed(part), classes[index].to(here))[1]
             sizes = gradients.float().norm(dim=-1).cpu()
             for row, of_tokens in zip(index.tolist(), sizes, strict=True):
-                largest = float(of_tokens.max()) or 1.0  # ranks are rounded, and gradients have a scale of their own
-                found[row] = {
-                    word: float(of_tokens[list(where)].max()) / largest for word, where in tokens[row].items()
-                }
+                of_words = {word: float(of_tokens[list(where)].max()) for word, where in tokens[row].items()}
+                largest = max(of_words.values(), default=0.0) or 1.0  # ranks are rounded, and gradients have any scale
+                found[row] = {word: size / largest for word, size in of_words.items()}
     return found
 
 

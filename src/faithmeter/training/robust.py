@@ -17,7 +17,8 @@ from faithmeter.reading import attention_of_what_is_read
 from faithmeter.training.config import GUIDED, IGR, VAT, TrainingConfig
 
 FIRST_STEP = 0.1  # of the radius: how far the power step of VAT looks, where KL is still a parabola
-SMALLEST = 1e-6  # a share whose logarithm is taken, and a sum that is divided by: neither may vanish
+SMALLEST = 1e-6  # a share whose logarithm is taken
+VANISHING = 1e-12  # a sum that is divided by, of whatever scale
 
 
 def weighted_losses(classifier: Classifier, batch: Batch, config: TrainingConfig) -> dict[str, Tensor]:
@@ -114,7 +115,7 @@ def _divergence(
 def _shares(values: Tensor, which: Tensor) -> Tensor:
     """Return the values over their sum, of those that count."""
     kept = values.masked_fill(~which, 0.0)
-    return kept / kept.sum(dim=1, keepdim=True).clamp_min(SMALLEST)
+    return kept / kept.sum(dim=1, keepdim=True).clamp_min(VANISHING)
 
 
 def _logits(classifier: Classifier, batch: Batch, embeddings: Tensor) -> Tensor:
