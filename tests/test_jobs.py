@@ -398,11 +398,11 @@ def rows_with(costs):
 
 def test_a_budget_takes_the_most_faithful_measure_that_fits_by_the_texts_length(run):
     # 4 words and 2 special tokens; each curve is 11 predictions, and five random ones stand beside the text's own.
-    # leave-one-out takes Σ (4 − floor(4·k/10) + 1) = 38 passes along the curve, grad-l2 30, beam 10·4·3/2 + 1 = 61.
+    # leave-one-out takes Σ (4 − floor(4·k/10) + 1) = 36 passes along the curve, grad-l2 30, beam 10·4·3/2 + 1 = 61.
     texts = run.classifier().encode(["good", "good film story plot"])
     rows = rows_with({"loo-signed": (0.5, 0.2, 100), "grad-l2": (0.3, 0.1, 100), "beam": (0.6, 1.0, 100)})
     tokens = int(texts.lengths[1])
-    cost = {"loo-signed": 0.002 * (38 + 66) * tokens, "grad-l2": 0.001 * (30 + 66) * tokens}
+    cost = {"loo-signed": 0.002 * (36 + 66) * tokens, "grad-l2": 0.001 * (30 + 66) * tokens}
     cost["beam"] = 0.01 * (61 + 66) * tokens
     for budget, expected in ((cost["beam"], "beam"), (cost["loo-signed"], "loo-signed"), (cost["grad-l2"], "grad-l2")):
         chosen, why = within_budget(rows, texts, budget * 1.0001, "run")
@@ -424,8 +424,8 @@ def test_a_budget_without_measurements_or_beside_a_measure_is_refused_with_advic
 
 def test_the_command_line_says_what_a_budget_chose(measured, faithmeter):
     works = {row["measure"]: row["value"] for row in measured.results if row["kind"] == "token_passes"}
-    # four words and two special tokens, 38 and 30 passes as above
-    assert works["loo-abs"] == works["loo-signed"] == 38 * 6
+    # four words and two special tokens, 36 and 30 passes as above
+    assert works["loo-abs"] == works["loo-signed"] == 36 * 6
     assert works["grad-l2"] == 30 * 6
     code, printed = faithmeter("explain", measured.path, "good film story plot", "--budget", "1000")
     assert (code, "no measure was found more faithful" in printed) == (0, True)

@@ -36,7 +36,7 @@ def explain(
     run = Run(path)
     if measure is not None and budget is not None:
         raise InputError("A budget chooses the measure: give a budget or a measure, not both.")
-    chosen = None if budget is not None else as_measure(measure or run.measure_to_use)
+    chosen = as_measure(measure or run.measure_to_use)
     labels = run.config.labels
     if target != "predicted" and target not in labels:
         raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")
@@ -48,7 +48,7 @@ def explain(
             else "This model takes single texts: leave the context out."
         )
     classifier = run.classifier()
-    if chosen is None and budget is not None:
+    if budget is not None:
         name, why = within_budget(run.results, classifier.encode(texts, contexts), budget, path)
         (reporter or Silent()).note(why)
         chosen = IMPORTANCE_MEASURES[name]

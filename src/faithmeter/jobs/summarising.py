@@ -149,8 +149,8 @@ def _work(name: str, test: Encoded, rows: Ints) -> list[Result]:
     work = 0.0
     for row in rows:
         maskable = int(test.maskable[test.offsets[row] : test.offsets[row + 1]].sum())
-        work += (walk_passes(IMPORTANCE_MEASURES[name], maskable) or 0.0) * int(test.lengths[row]) / len(rows)
-    return [Result("token_passes", work, "tokens", "test", None, len(rows), name)]
+        work += (walk_passes(IMPORTANCE_MEASURES[name], maskable) or 0.0) * int(test.lengths[row])
+    return [Result("token_passes", work / len(rows), "tokens", "test", None, len(rows), name)]
 
 
 def _mean_known(table: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
