@@ -136,13 +136,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="a trained run")
     parser.add_argument("--rows", type=int, default=30, help="test texts, drawn as `measure` draws them")
+    parser.add_argument("--skip", type=int, default=0, help="so many of them before, such as those that tuned a search")
     parser.add_argument("--cache", type=Path, help="folder for what beam search finds")
     options = parser.parse_args()
     torch.set_num_threads(1)
     run = Run(options.run)
     classifier, splits = run.classifier(), run.data()
     test = encode(classifier, splits.test, "test", Silent())
-    rows = np.sort(random_stream(0, Purpose.MEASURED_ROWS).permutation(len(test))[: options.rows])
+    rows = np.sort(random_stream(0, Purpose.MEASURED_ROWS).permutation(len(test))[options.skip :][: options.rows])
     kept = None
     if options.cache:
         options.cache.mkdir(parents=True, exist_ok=True)

@@ -21,8 +21,9 @@ EXACT = 6  # of so few tokens every set is evaluated: they are hardly more than 
 WINDOW = 3  # neighbours in the order that are put in their best order; swaps of two gain nothing after a greedy choice
 ROUNDS = 20  # of guessing, at most: bounds the cost by so many evaluations a token
 GUESSED_WIDTH = 10  # of the beam on guesses, which asks nothing of the model
-LENGTHS = (3.0, 10.0, 30.0)  # over how many exchanged tokens a guess reaches
-FLOOR, CEILING = 0.25, 20.0  # of a token's weight: no token is like its mask, and none is alone in the text
+LENGTHS = (5.0, 20.0, 80.0)  # over how many exchanged tokens a guess reaches
+PATIENCE = 5  # rounds in a row that bring up nothing better; each length has had its turn by then
+FLOOR, CEILING = 0.5, 20.0  # of a token's weight: no token is like its mask, and none is alone in the text
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Asking = Generator[list[int], Floats, list[int]]  # yields sets, is sent the drop at each, returns an order
@@ -78,7 +79,7 @@ def _evaluated(
 
 def evaluations(count: int) -> float:
     """Return about how many sets are evaluated in a text of so many tokens."""
-    return min(2.0**count, 13.0 * count)
+    return min(2.0**count, 14.0 * count)
 
 
 # ------------------------------------------------------------------------- the search of one text
@@ -116,7 +117,7 @@ def _guided(known: "Known") -> Generator[list[int], Floats, None]:
         value, since = known.best_way()[0], since + 1
         if value > best:
             best, since = value, 0
-        if since == len(LENGTHS):  # each in turn has brought up nothing better
+        if since == PATIENCE:
             return
 
 
