@@ -39,7 +39,7 @@ def best_of_all(value, row, n):
 def smooth_value(row, masked):
     """A logit like a model's: tokens add up, some pairs only count together, and it saturates."""
     random = np.random.default_rng([row, 7])
-    weights, pairs = random.normal(0.3, 0.6, 20), random.integers(1, 20, (6, 2))
+    weights, pairs = random.normal(0.3, 0.6, 25), random.integers(1, 25, (8, 2))
     total = sum(weights[t] for t in masked) + sum(0.8 for a, b in pairs.tolist() if a in masked and b in masked)
     return float(-3 * np.tanh(total / 2))
 
@@ -90,7 +90,7 @@ def test_of_more_tokens_it_is_nearly_always_the_best_order_and_not_worse_than_gr
 
 
 def test_it_asks_for_a_fraction_of_what_beam_search_asks_for_and_finds_as_good_an_order():
-    n, rows = 16, 3
+    n, rows = 24, 3
     few, many = Table(smooth_value), Table(smooth_value)
     found = search(few, rows_of(*[n] * rows), targets_of(rows), 0)
     beamed = beam(many, rows_of(*[n] * rows), targets_of(rows), 0)
@@ -98,7 +98,7 @@ def test_it_asks_for_a_fraction_of_what_beam_search_asks_for_and_finds_as_good_a
         sum(objective(smooth_value, row, order_of(i[row], n)) for row in range(rows)) for i in (found, beamed)
     )
     assert mine >= 0.995 * theirs
-    assert len(few.asked) <= len(many.asked) / 4
+    assert len(few.asked) <= len(many.asked) / 6
     assert len(few.asked) <= 2 * rows * evaluations(n)
 
 
