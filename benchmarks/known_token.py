@@ -21,8 +21,9 @@ from faithmeter.judges.known_token import PLACES, known_token_splits, truth_of
 from faithmeter.judges.rationales import in_batch
 from faithmeter.statistics import mean_interval
 
-# beam passes a sentence through the model thousands of times, and an ensemble repeats what its members do
-MEASURES = tuple(name for name in IMPORTANCE_MEASURES if name != "beam" and not name.startswith("ensemble"))
+# searches pass a sentence through the model hundreds of times and more, and an ensemble repeats what its members do
+LEFT_OUT = ("beam", "search")
+MEASURES = tuple(name for name in IMPORTANCE_MEASURES if name not in LEFT_OUT and not name.startswith("ensemble"))
 
 
 def trained(splits: Splits, options: argparse.Namespace) -> Classifier:

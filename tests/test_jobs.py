@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, train
 from faithmeter.importance import as_measure
 from faithmeter.jobs import MeasureOptions, check, checking, explain, measure, measuring, pool
+from faithmeter.jobs.explaining import within_budget
 from faithmeter.jobs.measuring import Stopwatch, estimated_seconds
 from faithmeter.progress import Silent
 from faithmeter.results import Result, find, most_faithful
@@ -390,3 +391,56 @@ def test_the_same_run_twice_is_not_two_runs(measured):
 def test_options_about_data_that_is_not_named_are_not_swallowed(run, faithmeter):
     code, printed = faithmeter("check", run.path, "--validation-data", "better.csv")
     assert (code, "--validation-data says something about data that is not named" in printed) == (2, True)
+
+
+# ------------------------------------------------------------------------- explain within a budget
+
+
+def rows_with(costs):
+    """Result rows of measures: name → (ACU, seconds a text, tokens through the model a text)."""
+    kinds = ("acu", "seconds_per_text", "token_passes")
+    empty = {"masking_ratio": None, "detail": None, "low": None, "high": None}
+    return [
+        {"kind": kind, "measure": name, "value": value, **empty}
+        for name, values in costs.items()
+        for kind, value in zip(kinds, values, strict=True)
+    ]
+
+
+def test_a_budget_takes_the_most_faithful_measure_that_fits_by_the_texts_length(run):
+    # 4 words and 2 special tokens; each curve is 11 predictions, and five random ones stand beside the text's own.
+    # leave-one-out takes Σ (4 − floor(4·k/10) + 1) = 36 passes along the curve, grad-l2 30, beam 10·4·3/2 + 1 = 61.
+    texts = run.classifier().encode(["good", "good film story plot"])
+    rows = rows_with({"loo-signed": (0.5, 0.2, 100), "grad-l2": (0.3, 0.1, 100), "beam": (0.6, 1.0, 100)})
+    tokens = int(texts.lengths[1])
+    cost = {"loo-signed": 0.002 * (36 + 66) * tokens, "grad-l2": 0.001 * (30 + 66) * tokens}
+    cost["beam"] = 0.01 * (61 + 66) * tokens
+    for budget, expected in ((cost["beam"], "beam"), (cost["loo-signed"], "loo-signed"), (cost["grad-l2"], "grad-l2")):
+        chosen, why = within_budget(rows, texts, budget * 1.0001, "run")
+        assert chosen == expected
+        assert why.startswith(f"{expected} explains each text in about {cost[expected]:.2g} s")
+        passed_over = f"beam is more faithful and does not fit: it would take about {cost['beam']:.2g} s."
+        assert ("no measure was found more faithful" in why) == (expected == "beam")
+        assert (passed_over in why) == (expected != "beam")
+    with pytest.raises(InputError, match=rf"quickest, grad-l2, takes about {cost['grad-l2']:.2g} s .*{tokens} tokens"):
+        within_budget(rows, texts, cost["grad-l2"] * 0.999, "run")
+
+
+def test_a_budget_without_measurements_or_beside_a_measure_is_refused_with_advice(run):
+    with pytest.raises(InputError, match=r"Run `faithmeter measure .*` first.*--measure"):
+        explain(run.path, ["good film"], budget=1.0)
+    with pytest.raises(InputError, match="a budget or a measure, not both"):
+        explain(run.path, ["good film"], budget=1.0, measure="loo-signed")
+
+
+def test_the_command_line_says_what_a_budget_chose(measured, faithmeter):
+    works = {row["measure"]: row["value"] for row in measured.results if row["kind"] == "token_passes"}
+    # four words and two special tokens, 36 and 30 passes as above
+    assert works["loo-abs"] == works["loo-signed"] == 36 * 6
+    assert works["grad-l2"] == 30 * 6
+    code, printed = faithmeter("explain", measured.path, "good film story plot", "--budget", "1000")
+    assert (code, "no measure was found more faithful" in printed) == (0, True)
+    code, printed = faithmeter("explain", measured.path, "good film story plot", "--budget", "1e-9")
+    assert (code, "No measure fits into 1e-09 s" in printed) == (2, True)
+    explained = explain(measured.path, ["good film story plot"], budget=1000.0)[0]
+    assert explained.measure == explain(measured.path, ["good film story plot"])[0].measure

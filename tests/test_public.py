@@ -18,6 +18,7 @@ ROOMS = (
     "word_vectors", "from_scratch", "training.strategy", "training.config", "training.curriculum",
     "training.checkpoint", "training.robust", "training.loop", "training", "importance.at_embeddings",
     "importance.gradient", "importance.deep_lift", "importance.occlusion", "importance.attention", "importance.beam",
+    "importance.search",
     "importance.chance", "importance.surrogate", "importance.ensemble", "importance", "in_distribution.p_values",
     "in_distribution.masf", "in_distribution.verdict", "in_distribution", "faithfulness", "faithfulness.curves",
     "faithfulness.roar", "faithfulness.synthetic", "judges", "judges.ranking", "judges.maskings", "judges.ground_truth",

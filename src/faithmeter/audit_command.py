@@ -22,7 +22,7 @@ def audit(
     ] = None,
     measures: Annotated[
         str | None,
-        typer.Option(help="Importance measures, separated by commas.  [default: all but beam and ensembles]"),
+        typer.Option(help="Importance measures, separated by commas.  [default: all but beam, search and ensembles]"),
     ] = None,
     rows: Annotated[
         int | None, typer.Option(min=1, help="Test rows for each judge, drawn at random.  [default: 20 to 200]")

@@ -258,6 +258,10 @@ def explain(
         Path | None, typer.Option(help="Texts to explain: a line each, or a table with the run's columns.")
     ] = None,
     measure: Annotated[str | None, typer.Option(help="Importance measure.  [default: the run's most faithful]")] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Take the most faithful measure that needs no longer for a text."),
+    ] = None,
     target: Annotated[str, typer.Option(help="Class that is explained: predicted, or a class name.")] = "predicted",
     tokens: Annotated[bool, typer.Option("--tokens", help="Show tokens instead of words.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
@@ -265,7 +269,9 @@ def explain(
     """Explain texts: which words made the model decide, and how faithful this very explanation is."""
     jobs = load_jobs()
     texts, contexts = _texts(jobs, run, text, context, file)
-    for explanation in jobs.explain(run, texts, contexts, measure=measure, target=target):
+    reporter = Terminal(errors if as_json else console)  # machines read objects alone
+    chosen = {"measure": measure, "budget": budget, "target": target}
+    for explanation in jobs.explain(run, texts, contexts, **chosen, reporter=reporter):
         if as_json:
             print(json.dumps(explanation.as_row(), ensure_ascii=False))
         else:

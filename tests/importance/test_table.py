@@ -26,13 +26,16 @@ EVERY_MEASURE_EVERYWHERE = pytest.mark.parametrize(("measure", "architecture"), 
 def test_the_table_holds_the_measures_of_the_paper_under_their_own_names():
     assert list(IMPORTANCE_MEASURES) == [
         "random", "grad-l1", "grad-l2", "x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs",
-        "beam", "attention", "scaled-attention", "lime", "kernel-shap", "attention-average", "attention-rollout",
-        "attention-rollout-residual",
-        "deep-lift", "ensemble-top3", "ensemble-all",
+        "beam", "search", "attention", "scaled-attention", "lime", "kernel-shap", "attention-average",
+        "attention-rollout", "attention-rollout-residual", "deep-lift", "ensemble-top3", "ensemble-all",
     ]  # fmt: skip
     assert all(name == measure.name for name, measure in IMPORTANCE_MEASURES.items())
     assert all(measure.differentiable == (measure.at is not None) for measure in IMPORTANCE_MEASURES.values())
-    assert {name for name, measure in IMPORTANCE_MEASURES.items() if not measure.recursive} == {"random", "beam"}
+    assert {name for name, measure in IMPORTANCE_MEASURES.items() if not measure.recursive} == {
+        "random",
+        "beam",
+        "search",
+    }
 
 
 @EVERY_MEASURE_EVERYWHERE
@@ -107,7 +110,7 @@ def test_importance_can_be_asked_for_where_gradients_are_switched_off(measure, a
         assert torch.equal(explain(), expected)
 
 
-@pytest.mark.parametrize("name", ["grad-l2", "ig-signed", "loo-signed", "beam"])
+@pytest.mark.parametrize("name", ["grad-l2", "ig-signed", "loo-signed", "beam", "search"])
 def test_the_model_is_left_as_it_was_when_it_fails(name, monkeypatch):
     classifier = strong_classifier("bert")
     classifier.model.train()

@@ -61,6 +61,18 @@ def masking_walk(
     yield batch.with_masked(batch.masked | batch.maskable)
 
 
+def walk_passes(measure: ImportanceMeasure, tokens: int, steps: int = STEPS) -> float | None:
+    """Return about how often a text of so many maskable tokens goes through the model as it is explained on a walk.
+
+    That is once where the measure is not recursive, and before each step where it is, of ever fewer tokens. What is
+    predicted on the way is not counted. None for a measure of which nothing is known.
+    """
+    if measure.passes is None:
+        return None
+    explained = range(steps) if measure.recursive else range(1)
+    return float(sum(measure.passes(tokens - tokens * step // steps) for step in explained))
+
+
 def area_between_curves(performance: Floats, random: Floats) -> tuple[Floats, Floats]:
     """Return (ACU, RACU), Eq. (3) of Madsen et al. (2024), of curves along the last axis at equal steps from 0 to 1.
 

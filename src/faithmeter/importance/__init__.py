@@ -41,6 +41,7 @@ from faithmeter.importance.gradient import (
     integrated_gradient_at,
 )
 from faithmeter.importance.occlusion import leave_one_out
+from faithmeter.importance.search import evaluations, search
 from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
 
 Explain = Callable[[Classifier, Batch, Tensor, int], Tensor]
@@ -123,6 +124,7 @@ _TABLE = (
         "loo-abs", "occlusion", False, True, False, absolute(leave_one_out), lambda n: n + 1, "loo-signed"
     ),
     ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
+    ImportanceMeasure("search", "occlusion", True, False, False, search, evaluations),
     ImportanceMeasure("attention", "attention", False, True, True, attention, lambda _: 1, at=attention_at),
     ImportanceMeasure(
         "scaled-attention", "attention", True, True, True, scaled_attention, lambda _: 3, at=scaled_attention_at

@@ -121,8 +121,12 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
     """Return the measures to judge; each has a folder of its name, and a name of the table means that row of it."""
     if options.measures is None:
         names = measures_of(classifier.model.config.model_type)
-        # beam search takes as long as all the others, and ensembles explain again what their members do
-        return [row for name in names if (row := IMPORTANCE_MEASURES[name]).family != "ensemble" and name != "beam"]
+        # beam search takes as long as all the others, the other search says the same, and ensembles explain again what
+        # their members do
+        left_out = ("beam", "search")
+        return [
+            row for name in names if (row := IMPORTANCE_MEASURES[name]).family != "ensemble" and name not in left_out
+        ]
     found = distinct(options.measures, classifier)
     for one in found:
         if IMPORTANCE_MEASURES.get(one.name, one) is not one:

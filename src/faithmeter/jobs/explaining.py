@@ -1,12 +1,19 @@
-"""Explain: one text or many, with the run's most faithful measure."""
+"""Explain: one text or many, with the run's most faithful measure, or the most faithful one that is quick enough."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from faithmeter.batch import Encoded
 from faithmeter.data import as_text, require_columns
 from faithmeter.errors import InputError, nearest
-from faithmeter.explanation import Explanation, explain_texts
-from faithmeter.importance import as_measure
+from faithmeter.explanation import RANDOM_RUNS, Explanation, explain_texts
+from faithmeter.faithfulness.curves import walk_passes
+from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
+from faithmeter.masking import STEPS
+from faithmeter.progress import Reporter, Silent
+from faithmeter.results import Rows, find, most_faithful, rows_of
 from faithmeter.run import Run
 from faithmeter.tables import read_rows
 
@@ -17,11 +24,18 @@ def explain(
     contexts: Sequence[str] | None = None,
     *,
     measure: str | None = None,
+    budget: float | None = None,
     target: str = "predicted",
     seed: int = 0,
+    reporter: Reporter | None = None,
 ) -> list[Explanation]:
-    """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it."""
+    """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it.
+
+    With a `budget` of seconds a text, it is the most faithful one that fits into it (see `within_budget`).
+    """
     run = Run(path)
+    if measure is not None and budget is not None:
+        raise InputError("A budget chooses the measure: give a budget or a measure, not both.")
     chosen = as_measure(measure or run.measure_to_use)
     labels = run.config.labels
     if target != "predicted" and target not in labels:
@@ -33,8 +47,67 @@ def explain(
             if pairs
             else "This model takes single texts: leave the context out."
         )
+    classifier = run.classifier()
+    if budget is not None:
+        name, why = within_budget(run.results, classifier.encode(texts, contexts), budget, path)
+        (reporter or Silent()).note(why)
+        chosen = IMPORTANCE_MEASURES[name]
     masf = run.in_distribution_test()
-    return explain_texts(run.classifier(), texts, contexts, measure=chosen, target=target, masf=masf, seed=seed)
+    return explain_texts(classifier, texts, contexts, measure=chosen, target=target, masf=masf, seed=seed)
+
+
+def within_budget(rows: Rows, texts: Encoded, budget: float, path: str | Path) -> tuple[str, str]:
+    """Return the most faithful measure that explains each of the texts within so many seconds, and why, in words.
+
+    An explanation comes with its own masking curve, so it takes what `measure` timed: the measure on the text, and anew
+    on what is left at each step if it is recursive. `seconds_per_text` over `token_passes` is how long a token takes
+    once through the model, on the machine that measured. That, times the passes that a text of this length needs, for
+    the explanations, the predictions on the curve and the random curves beside it, times its tokens, is its cost. The
+    dearest of the texts decides. Loading the model is not counted.
+    """
+    measured = {row["measure"] for row in rows_of(rows, "acu")} & set(IMPORTANCE_MEASURES)
+    costs = {name: cost for name in measured if (cost := _seconds(rows, name, texts)) is not None}
+    if not costs:
+        raise InputError(
+            f"It is not known how long explanations of {path} take, nor how faithful they are. Run `faithmeter measure "
+            f"{path}` first (what is measured already is not measured again), or name a measure (--measure)."
+        )
+    fitting = {name for name, cost in costs.items() if cost <= budget}
+    longest = int(texts.lengths.max(initial=0))
+    if not fitting:
+        cheapest = min(costs, key=lambda name: costs[name])
+        raise InputError(
+            f"No measure fits into {budget:g} s: the quickest, {cheapest}, takes about {_said(costs[cheapest])} for "
+            f"the longest text ({longest} tokens). Give that much, or shorter texts."
+        )
+    chosen, best = most_faithful(rows, fitting), most_faithful(rows, set(costs))
+    assert chosen is not None
+    assert best is not None
+    why = f"{chosen} explains {'this text' if len(texts) == 1 else 'each text'} in about {_said(costs[chosen])}"
+    if chosen == best:
+        return chosen, f"{why}; no measure was found more faithful."
+    return chosen, (
+        f"{why}; it is the most faithful measure that fits into {budget:g} s. "
+        f"{best} is more faithful and does not fit: it would take about {_said(costs[best])}."
+    )
+
+
+def _seconds(rows: Rows, name: str, texts: Encoded) -> float | None:
+    """Return how long a measure takes for the dearest of the texts; None where that was not measured."""
+    spent, work = (find(rows, kind, name)["value"] for kind in ("seconds_per_text", "token_passes"))
+    if spent is None or not work:
+        return None
+    beside = (1 + RANDOM_RUNS) * (STEPS + 1)  # its own curve and the random ones
+    starts, ends = texts.offsets[:-1], texts.offsets[1:]
+    counts = [int(np.sum(texts.maskable[start:end])) for start, end in zip(starts, ends, strict=True)]
+    passes = [walk_passes(IMPORTANCE_MEASURES[name], count) or 0.0 for count in counts]
+    tokens = [(p + beside) * int(length) for p, length in zip(passes, texts.lengths, strict=True)]
+    return float(spent) / float(work) * max(tokens, default=0.0)
+
+
+def _said(seconds: float) -> str:
+    """Return seconds in words, with two digits that count."""
+    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
 def read_texts(path: str | Path, file: Path) -> tuple[list[str], list[str] | None]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from faithmeter.batch import Batch, Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
-from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk
+from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk, walk_passes
 from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure, measures_of
 from faithmeter.in_distribution import MaSF
@@ -120,14 +120,12 @@ def seconds_per_token(classifier: Classifier, test: Encoded) -> float:
 
 def estimated_seconds(one: ImportanceMeasure, test: Encoded, rows: Ints, pace: float) -> float | None:
     """Return about how long a masking walk of these rows will take; None for a measure of which nothing is known."""
-    if one.passes is None:
-        return None
     total = 0.0
     for row in rows:
         part = slice(test.offsets[row], test.offsets[row + 1])
-        count = int(test.maskable[part].sum())
-        explained = range(STEPS) if one.recursive else range(1)
-        passes = sum(one.passes(count - count * step // STEPS) for step in explained)
+        passes = walk_passes(one, int(test.maskable[part].sum()))
+        if passes is None:
+            return None
         total += (passes + STEPS + 1) * int(test.lengths[row])
     return total * pace
 

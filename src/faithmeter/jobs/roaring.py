@@ -70,6 +70,7 @@ from faithmeter.workers import one_thread, work_through
 
 DEAR = (
     "beam",
+    "search",
     "lime",
     "kernel-shap",
     "ensemble-top3",

@@ -20,8 +20,10 @@ from faithmeter.faithfulness.curves import (
     observation_areas,
     performance_band,
     random_spread,
+    walk_passes,
 )
 from faithmeter.files import write_bytes
+from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
 from faithmeter.reports.agreement import AGREEMENT
@@ -32,7 +34,7 @@ from faithmeter.statistics import mean_interval, student_interval
 
 KINDS = (
     "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
-    "share_out_of_distribution", "sparsity", "walk_p_value",
+    "share_out_of_distribution", "sparsity", "token_passes", "walk_p_value",
 )  # fmt: skip
 # beginnings of kinds: the papers' BCa bootstrap is for areas and performance; of two or three trainings it is far too
 # narrow (it holds 95 % in 3 of 4 cases), so all else has Student's interval
@@ -70,6 +72,7 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
             run.config.metric, test.labels[rows], _curve(table, rows), baseline
         )
         results += _measure_results(run, name, faithfulness, table)
+        results += _work(name, test, rows)
         results += _curve_results(run, name, test.labels[rows], [_curve(table, rows)], _typical(table, test, masf))
         acu, racu = observation_areas(_curve(table, rows), baseline)
         observations.append(pyarrow.table({"row": rows, "measure": [name] * len(rows), "acu": acu, "racu": racu}))
@@ -129,6 +132,20 @@ def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> 
             for step, share in enumerate(_mean_known(table["held"]))
         ),
     ]
+
+
+def _work(name: str, test: Encoded, rows: Ints) -> list[Result]:
+    """Return how many tokens went through the model a text, about: what `seconds_per_text` was spent on.
+
+    The two together tell what a text of another length will cost. Nothing is known of a user's own measure.
+    """
+    if name not in IMPORTANCE_MEASURES:
+        return []
+    work = 0.0
+    for row in rows:
+        maskable = int(test.maskable[test.offsets[row] : test.offsets[row + 1]].sum())
+        work += (walk_passes(IMPORTANCE_MEASURES[name], maskable) or 0.0) * int(test.lengths[row])
+    return [Result("token_passes", work / len(rows), "tokens", "test", None, len(rows), name)]
 
 
 def _mean_known(table: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:

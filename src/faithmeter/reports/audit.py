@@ -369,7 +369,9 @@ def _attacks(rows: Rows, prefix: str) -> list[Section]:
 
 def _sparsity(rows: Rows, prefix: str) -> list[Section]:
     """Return how short explanations are, where the masking curves do not show it already."""
-    names = list(dict.fromkeys(row["measure"] for row in rows_of(rows, SHORT) if row["measure"] != "beam"))
+    names = list(
+        dict.fromkeys(row["measure"] for row in rows_of(rows, SHORT) if row["measure"] not in ("beam", "search"))
+    )
     if not names or rows_of(rows, "sparsity"):
         return []
     shares = [row["detail"] for row in rows_of(rows, SHORT, names[0])]

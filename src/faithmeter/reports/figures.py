@@ -218,7 +218,7 @@ def sparsity(rows: Rows) -> Figure:
     """Draw how much of all importance the most important tokens hold (ROAR App. E)."""
     figure, (axes,) = new_figure(6.5, 2.9)
     for name in measures(rows):
-        if name != "beam":  # its importances are ranks
+        if name not in ("beam", "search"):  # their importances are ranks
             _curve(axes, rows_of(rows, "sparsity", name), name, **look(name))
     axes.plot([0, 100], [0, 1], color=RANDOM, linewidth=1, linestyle=":")
     axes.set(xlabel="most important tokens [%]", ylabel="share of all importance")

@@ -64,6 +64,7 @@ MEASURES = {
     "ig": "Integrated gradients: gradients along a line from an empty embedding (zeros) to the token's.",
     "loo": "Leave-one-out: what the class's score loses when the token alone is masked.",
     "beam": "A search for the order of masking that lowers the class's score soonest; it gives an order, no amounts.",
+    "search": "The same, guessing what it has not tried: hardly worse and several times as fast.",
     "lime": "A linear model fitted to many random maskings of the text (LIME).",
     "kernel-shap": "Shapley values, estimated from many random maskings (KernelSHAP).",
     "deep-lift": "Differences from an empty text, followed back through the model (DeepLIFT).",
