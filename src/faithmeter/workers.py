@@ -58,13 +58,15 @@ def go_through(
     *,
     finished: Callable[[Piece], None],
     reporter: Reporter,
+    failed: Callable[[Piece, InputError], None] | None = None,
     home: Callable[[Piece], Hashable] = lambda piece: None,  # noqa: ARG005
 ) -> None:
     """Do every piece once, after all those it needs; what it needs and is not among the pieces is taken to be done.
 
     Of the pieces that can be done the first is taken, but for one with the same `home` as the piece before, for which
     a place may still have the model loaded. A lost worker costs the piece that it was at, which is begun again, and no
-    other. `finished` is told of each piece.
+    other. `finished` is told of each piece. Where somebody wants to be told what is refused (`failed`), the work goes
+    on with all that does not need it; any other error ends it.
     """
     order, losses = {piece: number for number, piece in enumerate(pieces)}, Counter[Piece]()
     unmet = {piece: {need for need in needs(piece) if need in order} for piece in pieces}
@@ -89,6 +91,9 @@ def go_through(
                         if not unmet[follower]:
                             insort(ready, follower, key=order.__getitem__)
                     finished(piece)
+                    continue
+                if failed is not None and isinstance(error, InputError):
+                    failed(piece, error)
                     continue
                 if not isinstance(error, LostWorkerError):
                     raise error
@@ -124,8 +129,11 @@ class ThisProcess:
         self._begun.append(piece)
 
     def ended(self) -> list[tuple[int, Exception | None]]:
-        """Do it; what goes wrong is raised as it is."""
-        self._work(self._begun.pop())  # type: ignore[arg-type]
+        """Do it."""
+        try:
+            self._work(self._begun.pop())  # type: ignore[arg-type]
+        except Exception as error:
+            return [(0, error)]
         return [(0, None)]
 
 
