@@ -39,7 +39,7 @@ def bench_suite(
     listed: Annotated[bool, typer.Option("--list", help="List the suites that come along.")] = False,
     show: Annotated[str | None, typer.Option(metavar="NAME", help="Print a suite that comes along, to copy.")] = None,
 ) -> None:
-    """Do a whole benchmark from one file: tasks × models × ways × seeds, to one report. Goes on where it was stopped."""
+    """Do a whole benchmark from one file: tasks × models × ways × seeds, and one report. Goes on where it was."""
     jobs = load_jobs()
     if listed:
         for name in jobs.ready_suites():
