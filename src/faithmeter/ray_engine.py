@@ -4,6 +4,7 @@ Each place of the engine is an actor: a process that stays, so that the model wh
 next. Ray moves no results: every piece keeps its outcome in files that all machines see.
 """
 
+import logging
 from collections.abc import Callable
 from importlib import util
 from types import TracebackType
@@ -50,7 +51,7 @@ class RayCluster:
                     num_cpus=None if self._address or not self._asked else max(1, round(self._asked * self._cpus)),
                     include_dashboard=None if self._address else False,
                     log_to_driver=False,
-                    logging_level="ERROR",
+                    logging_level=logging.ERROR,
                 )
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise InputError(
@@ -58,15 +59,20 @@ class RayCluster:
                     "begins one, and says its address."
                 ) from error
             self._started = True
-        self.places = self._asked or self._room(ray.cluster_resources())
+        room = self._room()
+        self.places = min(self._asked or room, room)
         return self
 
-    def _room(self, found: dict[str, float]) -> int:
-        """Return how many actors the cluster has room for."""
+    def _room(self) -> int:
+        """Return how many actors the cluster has room for: one more would wait for ever."""
+        import ray
+
+        found = ray.cluster_resources()
         asked = {"CPU": self._cpus, "GPU": self._gpus}
         room = min(int(found.get(kind, 0) / each) for kind, each in asked.items() if each > 0)
         if room < 1:
-            self.__exit__(None, None, None)
+            if not self._actors:  # nothing has begun, so nobody else will leave
+                self.__exit__(None, None, None)
             raise InputError(
                 f"A job asks for {self._cpus:g} cores and {self._gpus:g} GPUs, and the cluster has "
                 f"{found.get('CPU', 0):g} and {found.get('GPU', 0):g}: ask for less, or add machines."
@@ -101,7 +107,10 @@ class RayCluster:
         except (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError,
                 ray.exceptions.OutOfMemoryError) as error:  # fmt: skip
             self._actors.pop(place)
+            self.places = min(self.places, self._room())  # its whole machine may be gone
             return [(place, LostWorkerError(str(error)))]
+        if place >= self.places:  # another needs the cores that this one holds
+            ray.kill(self._actors.pop(place))
         return [(place, None if refused is None else InputError(refused))]
 
     def _new_actor(self) -> Any:  # noqa: ANN401 (a handle that Ray makes)

@@ -123,6 +123,7 @@ def begin_measuring(path: str | Path, options: MeasureOptions) -> None:
     So the processes only read the settings, and no two write them at once.
     """
     run = Run(path)
+    _loaded.cache_clear()  # the in-distribution test may be another than this process knows
     _require_same_settings(run, options, distinct(options.measures, run.classifier()))
 
 

@@ -117,7 +117,7 @@ def bench_suite(
     """
     asked, place = read_suite(suite, data_dir=data_dir), Path(out).resolve()
     engine, reporter = engine or EngineOptions(), reporter or Silent()
-    if place.exists() and not (place.is_dir() and ((place / "suite.toml").is_file() or not any(place.iterdir()))):
+    if place.exists() and not (place / "suite.toml").is_file() and any(_visible(place)):
         raise InputError(f"{out} holds something else than a suite, and nothing is overwritten. Choose another name.")
     if dry_run:
         _plan(asked, place, engine, redo=False, estimate=estimate, reporter=reporter)
@@ -132,6 +132,11 @@ def bench_suite(
         tables = _write_tables(place, whole)
         page = _write_report(asked, place, whole, reporter) if whole else None
     return SuiteOutcome(place, page, tables, tuple(failures))
+
+
+def _visible(path: Path) -> list[Path]:
+    """Return what is in a folder but for locks; a file is itself."""
+    return [one for one in path.iterdir() if not one.name.startswith(".")] if path.is_dir() else [path]
 
 
 # ------------------------------------------------------------------------------------------------- what to do
