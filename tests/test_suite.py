@@ -395,6 +395,31 @@ def test_a_ray_cluster_of_which_a_worker_is_killed_writes_the_same_tables(home, 
     assert same_tables(out, done)
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The suite that comes along, done in this process."""
+    out = tmp_path_factory.mktemp("tiny") / "here"
+    bench_suite("tiny", out, estimate=False)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "named"), [("processes", b"spawn_main"), pytest.param("ray", b"ray::_Worker", marks=RAY)]
+)
+def test_the_tiny_suite_gives_the_same_tables_on_every_engine_though_a_worker_is_killed(
+    tiny, engine, named, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    said, out = Listener(), tmp_path / engine
+    half = (len(marks_in(tiny)) - 1) // 2
+    killer = threading.Thread(target=kill_one, args=(out, os.getpid(), named, half), daemon=True)
+    killer.start()
+    bench_suite("tiny", out, EngineOptions(engine, 2), estimate=False, reporter=said)
+    assert [warning for warning in said.warnings if "killed" in warning]
+    assert same_tables(out, tiny)
+
+
 @RAY
 @pytest.mark.slow
 def test_what_a_ray_worker_refuses_is_said_here(monkeypatch):

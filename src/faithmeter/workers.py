@@ -162,7 +162,13 @@ class Processes:
         """Send a piece to the process of a place."""
         if place not in self._pools:
             self._pools[place] = _new_process()
-        self._running[self._pools[place].submit(self._work, piece)] = place  # type: ignore[arg-type]
+        try:
+            future = self._pools[place].submit(self._work, piece)  # type: ignore[arg-type]
+        except BrokenProcessPool:  # it was killed while it had nothing to do
+            self._pools[place].shutdown()
+            self._pools[place] = _new_process()
+            future = self._pools[place].submit(self._work, piece)  # type: ignore[arg-type]
+        self._running[future] = place
 
     def ended(self) -> list[tuple[int, Exception | None]]:
         """Wait for the next; a process that died is forgotten, and the place gets another with its next piece."""
