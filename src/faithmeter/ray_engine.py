@@ -5,12 +5,13 @@ next. Ray moves no results: every piece keeps its outcome in files that all mach
 """
 
 import logging
+import os
 from collections.abc import Callable
 from importlib import util
 from types import TracebackType
 from typing import Any, Self
 
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, first_line
 from faithmeter.workers import LostWorkerError, quiet_and_on_one_thread
 
 
@@ -45,6 +46,7 @@ class RayCluster:
         import ray
 
         if not ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports to nobody
             try:
                 ray.init(
                     self._address,
@@ -53,10 +55,13 @@ class RayCluster:
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except Exception as error:  # a start that takes too long has no class of its own
                 raise InputError(
-                    f"There is no Ray cluster at {self._address or 'this machine'} ({error}). `ray start --head` "
-                    "begins one, and says its address."
+                    f"There is no Ray cluster at {self._address}, or it did not answer ({first_line(error)}). `ray "
+                    "start --head` begins one, and says its address."
+                    if self._address
+                    else f"Ray did not start on this machine ({first_line(error)}). Where it is too busy to answer in "
+                    "time, try again, or use --engine processes. What is finished is kept."
                 ) from error
             self._started = True
         room = self._room()
