@@ -284,3 +284,14 @@ def test_other_models_stand_side_by_side_and_the_share_of_same_answers_is_told()
     alone = [one for one in rows() if "other-seed" not in one["kind"]]
     (without,) = section("Another seed and random weights", alone).tables
     assert without.columns == ("measure", "random weights", "random weights, top quarter", "top quarter by chance")
+
+
+def test_models_that_never_answer_alike_are_said_not_to_compare():
+    found = [
+        row("other-seed_same_answer", "grad-l2", 0.0).as_row(),
+        row("other-seed_rank_correlation", "grad-l2", 0.2, "all texts").as_row(),
+        row("other-seed_rank_correlation", "grad-l2", float("nan"), "same answer").as_row(),
+    ]
+    (section,) = audit_sections(found)
+    assert (section.title, section.tables) == ("Another seed and random weights", ())
+    assert "the same answer to no text" in section.words[0]

@@ -24,21 +24,24 @@ ROOMS = (
     "faithfulness.roar", "faithfulness.synthetic", "judges", "judges.ranking", "judges.maskings", "judges.ground_truth",
     "judges.erasure", "judges.selection", "judges.fidelity", "judges.drift", "judges.rationales", "judges.known_token",
     "judges.randomisation", "judges.agreement", "judges.adversarial", "judges.battery", "explanation", "results", "run",
-    "roar_run", "workers", "small_curve", "reports", "reports.figures", "reports.words", "reports.formats",
+    "roar_run", "workers", "ray_engine", "small_curve", "reports", "reports.figures", "reports.words",
+    "reports.formats",
     "reports.parts", "reports.attack", "reports.drift", "reports.agreement", "reports.audit", "reports.select",
     "reports.transfer", "reports.comparison", "reports.content", "reports.card", "reports.page", "reports.roar", "web",
     "web.desk", "web.app", "jobs.audit_summary", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking",
     "jobs.measuring", "jobs.attacking", "jobs.auditing", "jobs.explaining", "jobs.reporting", "jobs.roar_summary",
     "jobs.roaring", "jobs.selecting", "jobs.transferring", "jobs.synthetic", "jobs.scaling", "jobs.comparing",
-    "jobs.serving", "jobs", "__init__", "printing", "command_options", "train_command", "attack_command",
-    "audit_command", "roar_command", "scale_command", "compare_command", "select_command", "transfer_command", "cli",
+    "jobs.suite_file", "jobs.suite_graph", "jobs.suite_estimate", "jobs.suiting", "jobs.serving", "jobs",
+    "__init__", "printing", "command_options", "train_command", "attack_command",
+    "audit_command", "roar_command", "scale_command", "compare_command", "select_command", "transfer_command",
+    "suite_command", "cli",
 )  # fmt: skip
 
 
 def test_the_public_names_are_these():
     assert set(faithmeter.__all__) == {
         "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Attack", "AuditOptions", "Batch", "Classifier", "DataSpec",
-        "Encoded",
+        "Encoded", "EngineOptions", "bench_suite",
         "Explanation", "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun",
         "Run", "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "audit", "check",
         "SelectOptions", "select", "transfer", "attack", "attack_texts",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from faithmeter.in_distribution import MaSF
     from faithmeter.jobs import (
         AuditOptions,
+        EngineOptions,
         MeasureOptions,
         RoarOptions,
         SelectOptions,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         adopt,
         attack,
         audit,
+        bench_suite,
         check,
         explain,
         measure,
@@ -52,6 +54,7 @@ __all__ = [
     "Classifier",
     "DataSpec",
     "Encoded",
+    "EngineOptions",
     "Explanation",
     "ImportanceMeasure",
     "InputError",
@@ -71,6 +74,7 @@ __all__ = [
     "attack",
     "attack_texts",
     "audit",
+    "bench_suite",
     "bilstm_classifier",
     "check",
     "explain",
@@ -121,6 +125,7 @@ _ROOMS = {
     "in_distribution": ("MaSF",),
     "jobs": (
         "AuditOptions",
+        "EngineOptions",
         "MeasureOptions",
         "RoarOptions",
         "SelectOptions",
@@ -128,6 +133,7 @@ _ROOMS = {
         "adopt",
         "attack",
         "audit",
+        "bench_suite",
         "check",
         "explain",
         "measure",

@@ -27,6 +27,7 @@ from faithmeter.progress import Terminal
 from faithmeter.roar_command import roar
 from faithmeter.scale_command import scale
 from faithmeter.select_command import select
+from faithmeter.suite_command import bench_suite
 from faithmeter.tasks import TASKS
 from faithmeter.train_command import train
 from faithmeter.transfer_command import transfer
@@ -52,7 +53,7 @@ app = typer.Typer(
 
 INTERRUPTED = 130
 GO_ON = (
-    "What is finished is kept: the same command goes on with a measurement or a retraining, and "
+    "What is finished is kept: the same command goes on with a measurement, a retraining or a suite, and "
     "`faithmeter train RUN --resume` with a training."
 )
 
@@ -300,6 +301,7 @@ app.command()(with_data_options(scale))
 app.command()(with_data_options(compare))
 app.command()(select)
 app.command()(with_data_options(transfer))
+app.command()(bench_suite)
 
 
 @app.command()

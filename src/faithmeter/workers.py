@@ -1,19 +1,22 @@
-"""Where pieces of work run that depend on one another: in this process, or in several on this machine.
+"""Where pieces of work run that depend on one another: in this process, in several on this machine, or elsewhere.
 
-Written by hand because `concurrent.futures` knows no dependencies and gives up when one of its processes is killed.
-Every piece keeps its own outcome on disk, so the outcome of all is the same however many processes there are.
+An engine has places where one piece is done at a time (`Engine`); `go_through` gives each place its next piece. The
+scheduler is written by hand because `concurrent.futures` knows no dependencies and gives up when one of its processes
+is killed. Every piece keeps its own outcome on disk, so the outcome of all is the same whatever the engine.
 """
 
 import multiprocessing
 import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
 
 import torch
 import transformers
@@ -22,7 +25,164 @@ from faithmeter.errors import InputError
 from faithmeter.progress import Reporter
 
 Piece = TypeVar("Piece", bound=Hashable)
+P_contra = TypeVar("P_contra", contravariant=True)
 MOST_LOSSES = 3  # times that a piece of work may cost its process before it is given up
+
+
+class LostWorkerError(Exception):
+    """The process that was at a piece of work is gone: killed, out of memory, or its machine is down."""
+
+
+class Engine(Protocol[P_contra]):
+    """Places that do one piece of work at a time each. A place whose process is lost gets a new one by itself."""
+
+    places: int
+
+    def __enter__(self) -> Self:
+        """Make ready."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Leave no process behind, whatever it was at."""
+
+    def begin(self, place: int, piece: P_contra) -> None:
+        """Begin a piece of work at a place that has none."""
+
+    def ended(self) -> list[tuple[int, Exception | None]]:
+        """Wait until some piece is at its end; return where, and what went wrong, if anything."""
+
+
+def go_through(
+    engine: Engine[Piece],
+    pieces: Sequence[Piece],
+    needs: Callable[[Piece], Collection[Piece]],
+    *,
+    finished: Callable[[Piece], None],
+    reporter: Reporter,
+    failed: Callable[[Piece, InputError], None] | None = None,
+    home: Callable[[Piece], Hashable] = lambda piece: None,  # noqa: ARG005
+) -> None:
+    """Do every piece once, after all those it needs; what it needs and is not among the pieces is taken to be done.
+
+    Of the pieces that can be done the first is taken, but for one with the same `home` as the piece before, for which
+    a place may still have the model loaded. A lost worker costs the piece that it was at, which is begun again, and no
+    other. `finished` is told of each piece. Where somebody wants to be told what is refused (`failed`), the work goes
+    on with all that does not need it; any other error ends it.
+    """
+    order, losses = {piece: number for number, piece in enumerate(pieces)}, Counter[Piece]()
+    unmet = {piece: {need for need in needs(piece) if need in order} for piece in pieces}
+    followers = defaultdict[Piece, list[Piece]](list)
+    for piece, needed in unmet.items():
+        for need in needed:
+            followers[need].append(piece)
+    ready = [piece for piece in pieces if not unmet[piece]]
+    at, last = dict[int, Piece](), dict[int, Hashable]()
+    with engine:
+        while ready or at:
+            for place in sorted(set(range(engine.places)) - at.keys())[: len(ready)]:
+                piece = next((one for one in ready if place in last and home(one) == last[place]), ready[0])
+                ready.remove(piece)
+                at[place], last[place] = piece, home(piece)
+                engine.begin(place, piece)
+            for place, error in engine.ended():
+                piece = at.pop(place)
+                if error is None:
+                    for follower in followers[piece]:
+                        unmet[follower].remove(piece)
+                        if not unmet[follower]:
+                            insort(ready, follower, key=order.__getitem__)
+                    finished(piece)
+                    continue
+                if failed is not None and isinstance(error, InputError):
+                    failed(piece, error)
+                    continue
+                if not isinstance(error, LostWorkerError):
+                    raise error
+                losses[piece] += 1
+                if losses[piece] == MOST_LOSSES:
+                    raise InputError(
+                        f"A working process was killed {MOST_LOSSES} times at the same piece of work, perhaps "
+                        "because memory ran out. What is finished is kept: go on with fewer --workers."
+                    ) from error
+                reporter.warn("A working process was killed; what it was at is begun again.")
+                insort(ready, piece, key=order.__getitem__)
+
+
+class ThisProcess:
+    """One place: here, one piece after the other."""
+
+    places = 1
+
+    def __init__(self, work: Callable[[Piece], None]) -> None:
+        self._work, self._begun, self._held = work, list[object](), ExitStack()
+
+    def __enter__(self) -> Self:
+        """Compute on one thread from now on."""
+        self._held.enter_context(one_thread())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Give the threads back."""
+        self._held.close()
+
+    def begin(self, _place: int, piece: object) -> None:
+        """Note what to do next."""
+        self._begun.append(piece)
+
+    def ended(self) -> list[tuple[int, Exception | None]]:
+        """Do it."""
+        try:
+            self._work(self._begun.pop())  # type: ignore[arg-type]
+        except Exception as error:
+            return [(0, error)]
+        return [(0, None)]
+
+
+class Processes:
+    """Processes of this machine, one a place, each on one core; `work` must be picklable."""
+
+    def __init__(self, work: Callable[[Piece], None], places: int) -> None:
+        self.places, self._work = places, work
+        self._pools = dict[int, ProcessPoolExecutor]()
+        self._running = dict[Future[None], int]()
+
+    def __enter__(self) -> Self:
+        """A process is started when there is work for it."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End the processes; one that is at work when something went wrong is stopped, and its piece is not done."""
+        if error is not None:
+            for pool in self._pools.values():
+                for process in (pool._processes or {}).values():
+                    process.terminate()
+        for pool in self._pools.values():
+            pool.shutdown(cancel_futures=True)
+
+    def begin(self, place: int, piece: object) -> None:
+        """Send a piece to the process of a place."""
+        if place not in self._pools:
+            self._pools[place] = _new_process()
+        try:
+            future = self._pools[place].submit(self._work, piece)  # type: ignore[arg-type]
+        except BrokenProcessPool:  # it was killed while it had nothing to do
+            self._pools[place].shutdown()
+            self._pools[place] = _new_process()
+            future = self._pools[place].submit(self._work, piece)  # type: ignore[arg-type]
+        self._running[future] = place
+
+    def ended(self) -> list[tuple[int, Exception | None]]:
+        """Wait for the next; a process that died is forgotten, and the place gets another with its next piece."""
+        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        found = list[tuple[int, Exception | None]]()
+        for future in done:
+            place, error = self._running.pop(future), future.exception()
+            if isinstance(error, BrokenProcessPool):
+                self._pools.pop(place).shutdown()
+                error = LostWorkerError(str(error))
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            found.append((place, error))
+        return sorted(found, key=lambda one: one[0])
 
 
 def work_through(
@@ -34,48 +194,14 @@ def work_through(
     finished: Callable[[Piece], None],
     reporter: Reporter,
 ) -> None:
-    """Do every piece once, after the one it needs, which stands before it; `work` must be picklable.
+    """Do every piece once, after the one it needs, in this process or in several; `work` must be picklable."""
 
-    Of the pieces that can be done the first is taken. Each worker is a process of its own, so that one that is killed
-    costs the piece that it was at, which is begun again, and no other. `finished` is told of each piece.
-    """
-    if workers == 1:
-        with one_thread():
-            for piece in pieces:
-                work(piece)
-                finished(piece)
-        return
-    left, losses = list(pieces), Counter[Piece]()
-    slots = {number: _new_process() for number in range(workers)}
-    running: dict[Future[None], tuple[Piece, int]] = {}
-    try:
-        while left:
-            begun, waiting = {piece for piece, _ in running.values()}, set(left)
-            ready = (piece for piece in left if piece not in begun and needs(piece) not in waiting)
-            free = slots.keys() - {slot for _, slot in running.values()}
-            for slot, piece in zip(sorted(free), ready, strict=False):
-                running[slots[slot].submit(work, piece)] = piece, slot
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                piece, slot = running.pop(future)
-                try:
-                    future.result()
-                except BrokenProcessPool as error:
-                    losses[piece] += 1
-                    slots[slot].shutdown()
-                    slots[slot] = _new_process()
-                    if losses[piece] == MOST_LOSSES:
-                        raise InputError(
-                            f"A working process was killed {MOST_LOSSES} times at the same piece of work, perhaps "
-                            "because memory ran out. What is finished is kept: go on with fewer --workers."
-                        ) from error
-                    reporter.warn("A working process was killed; what it was at is begun again.")
-                    continue
-                left.remove(piece)
-                finished(piece)
-    finally:
-        for pool in slots.values():
-            pool.shutdown(cancel_futures=True)
+    def needed(piece: Piece) -> tuple[Piece, ...]:
+        need = needs(piece)
+        return () if need is None else (need,)
+
+    engine: Engine[Piece] = ThisProcess(work) if workers == 1 else Processes(work, workers)
+    go_through(engine, pieces, needed, finished=finished, reporter=reporter)
 
 
 def _new_process() -> ProcessPoolExecutor:
@@ -84,10 +210,15 @@ def _new_process() -> ProcessPoolExecutor:
 
 
 def _begin_process(parent: int) -> None:
+    quiet_and_on_one_thread()
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def quiet_and_on_one_thread() -> None:
+    """Make a working process ready: one thread, and no bars and warnings among the lines of the one that started it."""
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
 
 def _leave_with(parent: int) -> None:

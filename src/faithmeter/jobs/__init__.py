@@ -16,6 +16,8 @@ from faithmeter.jobs.roaring import RoarOptions, go_on, roar, workers_here
 from faithmeter.jobs.scaling import scale
 from faithmeter.jobs.selecting import SelectOptions, select
 from faithmeter.jobs.serving import serve
+from faithmeter.jobs.suite_file import read_suite, ready_suites, suite_text
+from faithmeter.jobs.suiting import EngineOptions, bench_suite
 from faithmeter.jobs.summarising import pool
 from faithmeter.jobs.synthetic import synthetic_roar
 from faithmeter.jobs.training import TrainingOptions, resume, train
@@ -32,6 +34,7 @@ __all__ = [
     "WAYS",
     "AuditOptions",
     "DataSpec",
+    "EngineOptions",
     "MeasureOptions",
     "RoarOptions",
     "RoarRun",
@@ -43,6 +46,7 @@ __all__ = [
     "attacked_rows",
     "audit",
     "audit_sections",
+    "bench_suite",
     "check",
     "compare",
     "compared",
@@ -51,7 +55,9 @@ __all__ = [
     "in_words",
     "measure",
     "pool",
+    "read_suite",
     "read_texts",
+    "ready_suites",
     "report",
     "resume",
     "roar",
@@ -60,6 +66,7 @@ __all__ = [
     "select",
     "select_sections",
     "serve",
+    "suite_text",
     "summary",
     "synthetic_roar",
     "train",

@@ -5,12 +5,14 @@ batch it was at. Nothing is written that depends on how the work was cut: the ro
 """
 
 import dataclasses
+import functools
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -86,14 +88,7 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
         # a function may have changed under its name, so what it said before is not kept
         if one is not IMPORTANCE_MEASURES.get(one.name):
             shutil.rmtree(run.measurements / one.name, ignore_errors=True)
-    chosen = random_stream(options.seed, Purpose.MEASURED_ROWS).permutation(len(test))[: options.rows]
-    jobs = [
-        (f"random.{number}", IMPORTANCE_MEASURES["random"], options.seed + number, chosen)
-        for number in range(options.random_runs)
-    ]
-    for one in measures:
-        rows = chosen[: options.beam_rows] if one.name == "beam" else chosen
-        jobs.append((one.name, one, options.seed, rows))
+    jobs = _walks(options, measures, test)
     pace, known = seconds_per_token(classifier, test), Known()
     for name, one, seed, rows in jobs:
         begun = (run.measurements / name).is_dir()
@@ -105,6 +100,57 @@ def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter
     if run.judgements.is_dir():
         store_agreement(run)  # of other judges with these curves, which may be another now
     return run
+
+
+def _walks(
+    options: MeasureOptions, measures: Sequence[ImportanceMeasure], test: Encoded
+) -> list[tuple[str, ImportanceMeasure, int, Ints]]:
+    """Return what is walked: a name, the measure, its seed and the rows; the random runs come first."""
+    chosen = random_stream(options.seed, Purpose.MEASURED_ROWS).permutation(len(test))[: options.rows]
+    walks = [
+        (f"random.{number}", IMPORTANCE_MEASURES["random"], options.seed + number, chosen)
+        for number in range(options.random_runs)
+    ]
+    for one in measures:
+        rows = chosen[: options.beam_rows] if one.name == "beam" else chosen
+        walks.append((one.name, one, options.seed, rows))
+    return walks
+
+
+def begin_measuring(path: str | Path, options: MeasureOptions) -> None:
+    """Store what a run will be measured with, before several processes measure parts of it; refuse what `measure` does.
+
+    So the processes only read the settings, and no two write them at once.
+    """
+    run = Run(path)
+    _loaded.cache_clear()  # the in-distribution test may be another than this process knows
+    _require_same_settings(run, options, distinct(options.measures, run.classifier()))
+
+
+def measure_part(path: str | Path, options: MeasureOptions, name: str, part: int, parts: int) -> None:
+    """Measure every `parts`-th batch of one measure, from number `part` on; `random` stands for all random runs.
+
+    `measure` with the same options then finds these batches done, and its rows are the same as if it had measured them
+    itself: the batches are cut alike, and an absolute form explains anew what it would otherwise take from its signed
+    form, which gives the same numbers. `begin_measuring` comes first.
+    """
+    run = Run(path)
+    stored, wanted = run.measurement_settings, _settings(run, options)
+    if any(stored.get(key) != value for key, value in wanted.items()):
+        raise InputError(f"{path} is not measured with these settings: `begin_measuring` stores them, once, before.")
+    classifier, test, masf = _loaded(str(path), run.weights)
+    for walk, one, seed, rows in _walks(options, distinct(options.measures, classifier), test):
+        if walk.split(".")[0] == name:
+            _measure_one(
+                run, classifier, test, walk, one, seed, rows, options.target, masf, Known(), Silent(), part, parts
+            )
+
+
+@functools.lru_cache(maxsize=1)  # a process that measures several parts of a run loads its model and texts once
+def _loaded(path: str, _weights: str) -> tuple[Classifier, Encoded, MaSF | None]:
+    run = Run(path)
+    classifier = run.classifier()
+    return classifier, encode(classifier, run.data().test, "test", Silent()), run.in_distribution_test()
 
 
 def seconds_per_token(classifier: Classifier, test: Encoded) -> float:
@@ -170,12 +216,14 @@ def _measure_one(
     masf: MaSF | None,
     known: "Known",
     reporter: Reporter,
+    part: int = 0,
+    parts: int = 1,
 ) -> None:
-    """Measure one importance measure on the rows, leaving out the batches that are done."""
+    """Measure one importance measure on the rows, leaving out the batches that are done, or of another part."""
     with reporter.bar(name, len(rows)) as advance:
         for number, batch in enumerate(test.batches(TOKENS_AT_ONCE, rows)):
             shard = run.measurements / name / f"{number:05d}.parquet"
-            if not shard.exists():
+            if number % parts == part and not shard.exists():
                 shard.parent.mkdir(parents=True, exist_ok=True)
                 watch = Stopwatch(one, known.get((one.absolute_of, number)))
                 table = _walk_table(classifier, batch, watch, seed, target, masf)
@@ -243,11 +291,16 @@ class Stopwatch:
         return importance
 
 
-def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence[ImportanceMeasure]) -> None:
-    """Refuse to mix measurements of other settings or other weights with those that are stored."""
+def _settings(run: Run, options: MeasureOptions) -> dict[str, Any]:
+    """Return what all measurements of a run have in common."""
     settings = {"target": options.target, "rows": options.rows, "beam_rows": options.beam_rows, "seed": options.seed}
     settings |= {"checked": run.checked, "weights": run.weights}
-    settings |= {"faithmeter": metadata.version("faithmeter"), "format": FORMAT}
+    return settings | {"faithmeter": metadata.version("faithmeter"), "format": FORMAT}
+
+
+def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence[ImportanceMeasure]) -> None:
+    """Refuse to mix measurements of other settings or other weights with those that are stored."""
+    settings = _settings(run, options)
     # how it was asked, for the report to repeat; these may differ from one call to the next
     asked = {
         "measures": [one.name for one in measures],

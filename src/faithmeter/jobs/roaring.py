@@ -127,6 +127,22 @@ def roar(
     `workers` processes train at once; the results do not depend on how many there are. A script that asks for several
     must begin its work under `if __name__ == "__main__":`, as everywhere in Python.
     """
+    run = begin_roar(path, data, model, options, training, max_length=max_length, vectors=vectors, reporter=reporter)
+    return go_on(run, workers=workers, reporter=reporter)
+
+
+def begin_roar(
+    path: str | Path,
+    data: DataSpec,
+    model: str,
+    options: RoarOptions | None = None,
+    training: TrainingOptions | None = None,
+    *,
+    max_length: int = 512,
+    vectors: str | None = None,
+    reporter: Reporter | None = None,
+) -> RoarRun:
+    """Make the folder of an experiment, or open the one that was made alike; nothing is trained yet."""
     options, reporter = options or RoarOptions(), reporter or Silent()
     if not is_roar(Path(path)):
         refuse_existing(Path(path))
@@ -154,7 +170,7 @@ def roar(
         training=said.over(_training_defaults(model, task)),
         labels=splits.labels,
         metric=task.metric,
-        fingerprint=_fingerprint(splits, model, vectors),
+        fingerprint=fingerprint_with(splits, model, vectors),
         max_length=max_length,
         vectors=vectors and str(Path(vectors).resolve()),
         measures=tuple(name for name in names if options.measures is not None or name not in DEAR),
@@ -164,7 +180,7 @@ def roar(
         target=options.target,
         ig_steps=options.ig_steps,
     )
-    return go_on(RoarRun.create(path, config), workers=workers, reporter=reporter)
+    return RoarRun.create(path, config)
 
 
 def _training_defaults(model: str, task: Task) -> TrainingConfig:
@@ -175,7 +191,7 @@ def _training_defaults(model: str, task: Task) -> TrainingConfig:
     return dataclasses.replace(found, epochs=8 if task.name.startswith("babi") else 3)
 
 
-def _fingerprint(splits: Splits, model: str, vectors: str | None) -> str:
+def fingerprint_with(splits: Splits, model: str, vectors: str | None) -> str:
     """Return what tells whether data, model files and word vectors are still the same."""
     files = [*sorted(Path(model).glob("*.safetensors")), *([] if vectors is None else [Path(vectors)])]
     found = [splits.fingerprint]
@@ -213,7 +229,7 @@ def _go_on(run: RoarRun, workers: int, reporter: Reporter) -> RoarRun:
         reporter.note(f"{trainings} trainings, {workers} at a time: about {duration(seconds)}.")
     for node in every:
         if run.is_done(node):  # a killed process may not have come to it
-            _tidy(run, node)
+            tidy(run, node)
     with reporter.bar("Retraining", len(every)) as advance:
         advance(len(every) - len(left))
 
@@ -223,7 +239,7 @@ def _go_on(run: RoarRun, workers: int, reporter: Reporter) -> RoarRun:
             reporter.note(f"{node.title}: {reached}{outcome['seconds']:.0f} s")
             for warning in outcome.get("warnings", ()):
                 reporter.warn(f"{node.title}: {warning}")
-            _tidy(run, node)
+            tidy(run, node)
             advance(1)
 
         work = functools.partial(do, str(run.path))
@@ -232,7 +248,7 @@ def _go_on(run: RoarRun, workers: int, reporter: Reporter) -> RoarRun:
     return run
 
 
-def _tidy(run: RoarRun, node: Node) -> None:
+def tidy(run: RoarRun, node: Node) -> None:
     """Remove the model of the step before, which nothing needs any more."""
     if node.kind == RECURSIVE and node.step > 1:
         shutil.rmtree(run.folder(dataclasses.replace(node, step=node.step - 1)) / "model", ignore_errors=True)
@@ -243,7 +259,7 @@ def _prepared(path: str) -> tuple[Splits, Tokenised, Classifier]:
     """Return the splits of an experiment, the same tokenised and unmasked, and an untrained classifier."""
     config = RoarRun(path).config
     splits, _ = with_classes_of(config.model, load_splits(config.data))
-    if _fingerprint(splits, config.model, config.vectors) != config.fingerprint:
+    if fingerprint_with(splits, config.model, config.vectors) != config.fingerprint:
         raise InputError(
             f"The data, the model or the word vectors of {path} have changed since it was begun. Restore the files, or "
             "begin a new one."

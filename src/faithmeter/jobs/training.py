@@ -144,16 +144,18 @@ def train_or_go_on(
     options: TrainingOptions | None = None,
     *,
     max_length: int = 512,
+    vectors: str | None = None,
     reporter: Reporter | None = None,
 ) -> Run:
     """Return a run trained to its end: a new one, or one begun before; refuse one that was made with something else."""
     options, path = options or TrainingOptions(), Path(path)
     if not (path / "config.json").is_file():
-        return train(path, data, model, options, max_length=max_length, reporter=reporter)
+        return train(path, data, model, options, max_length=max_length, vectors=vectors, reporter=reporter)
     run = Run(path)
-    asked = (absolute_model(model), absolute(data), options.over(training_defaults(model, data.resolved())), max_length)
+    taught, vectors = options.over(training_defaults(model, data.resolved())), vectors and str(Path(vectors).resolve())
     found = run.config
-    if (found.model, found.data, found.training, found.max_length) != asked:
+    asked = (absolute_model(model), absolute(data), taught, max_length, vectors)
+    if (found.model, found.data, found.training, found.max_length, found.vectors) != asked:
         raise InputError(f"{path} is a run with another model, data or training. Name another place.")
     return run if run.trained and run.results else resume(path, reporter=reporter)
 

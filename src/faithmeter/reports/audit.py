@@ -314,9 +314,14 @@ def _other_models(rows: Rows, prefix: str) -> list[Section]:
         Shown(f"{FRESH}top_overlap", "random weights, top quarter"),
         Shown(f"{FRESH}chance_overlap", chance),
     ]
-    found = [shown for shown in (of_seed, of_fresh) if rows_of(rows, shown[0].kind)]
-    if not found:
+    found = [shown for shown in (of_seed, of_fresh) if _measures(rows, shown[0])]
+    if not found and not alike:
         return []
+    if not found:
+        said = [
+            "The model of the other seed gives the same answer to no text, so that their explanations do not compare."
+        ]
+        return [Section("Another seed and random weights", said)]
     said = [
         "Explanations of the model are compared with those of a model trained in the same way with another seed, and "
         "with those of the same model with random weights. A measure that explains what was learnt says much the same "
