@@ -12,6 +12,7 @@ from faithmeter import DataSpec, InputError, Run, TrainingOptions, attack, attac
 from faithmeter import report as write_report
 from faithmeter.jobs import attacked_rows, attacking, pool
 from faithmeter.jobs.reporting import _repetitions
+from faithmeter.reports.attack import attack_sections
 from faithmeter.results import find, rows_of
 
 
@@ -44,10 +45,22 @@ def test_the_numbers_are_those_of_the_attacked_texts(run):
         "accuracy after": np.mean([row["after"] == row["label"] for row in found]),
         "success rate": rate,
         "share of words changed": np.mean([row["changed"] / row["words"] for row in found if row["succeeded"]]),
+        "texts with nothing to try": 0,
         "queries a text": np.mean([row["queries"] for row in found if not row["skipped"]]),
     }.items():
         assert find(run.results, "attack", detail=detail)["value"] == pytest.approx(value), detail
     assert len(rows_of(run.results, "performance"))  # what was there stays
+
+
+def test_texts_that_nothing_was_tried_on_are_not_called_robust(run):
+    attack(run.path, rows=6, kinds=("swap",), budget=0.01)  # a swap changes two words, and only one may be
+    assert all(row["tried"] == 0 for row in attacked_rows(run))
+    assert find(run.results, "attack", detail="texts with nothing to try")["value"] == 1
+    (section,) = attack_sections(run.results)
+    assert any(said.startswith("100% of the attacked texts withstood only") for said in section.cautions)
+    attack(run.path, rows=6)
+    (section,) = attack_sections(run.results)
+    assert not section.cautions
 
 
 def test_the_library_finds_the_same_attack_as_the_job(run):
@@ -65,7 +78,7 @@ def test_another_attack_takes_the_place_of_the_first_and_the_report_shows_it(run
     attack(run.path, rows=20)
     attack(run.path, rows=5, kinds=("characters",), budget=0.3, seed=2)
     assert len(attacked_rows(run)) == 5
-    assert len([row for row in run.results if row["kind"] == "attack"]) <= 5
+    assert len([row for row in run.results if row["kind"] == "attack"]) <= 6
     (page,) = write_report([run.path], tmp_path / "report", examples=False)
     assert "Attacked texts" in page.read_text()
     assert "--rows 5 --kinds characters --budget 0.3 --seed 2" in page.read_text()

@@ -255,6 +255,8 @@ def test_what_cannot_be_done_is_said(options, message):
 def test_a_measure_that_the_model_has_not_and_changed_data_are_refused(data, tmp_path, write):
     with pytest.raises(InputError, match="attention-rollout cannot explain"):
         roar(tmp_path / "small", data, "bilstm", RoarOptions(measures=("attention-rollout",)))
+    with pytest.raises(InputError, match="cannot train with attacked texts"):
+        roar(tmp_path / "small", data, "bilstm", training=TrainingOptions(robust=("adversarial",)))
     rows = sentiment_rows(40)
     options, training = RoarOptions(measures=("grad-l2",), protocols=("roar",)), TrainingOptions(epochs=1)
     changing = DataSpec(data=str(write("changing.csv", rows)))

@@ -184,9 +184,10 @@ def test_texts_of_the_same_domain_are_not_strange(trained, tmp_path):
     heard = Heard()
     data = DataSpec(data=write_rows(tmp_path / "more.jsonl", sentiment_rows(200, seed=9)))
     run = transfer(trained.path, tmp_path / "run", data)
-    verdicts = check(run.path, reporter=heard)
+    verdicts = check(run.path, rows=7, reporter=heard)
     assert find(run.results, "check_p_value", ratio=0.0)["value"] > 0.05
     assert any("It asks whether the texts of this other domain" in line for line in heard.said)
+    assert any("--rows 7 is left aside" in line for line in heard.said)
     assert verdicts
     assert any("not strange to the model" in line for line in transfer_sections(run.results)[0].words)
 

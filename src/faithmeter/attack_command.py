@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from faithmeter.command_options import load_jobs, names
-from faithmeter.printing import console, print_table
+from faithmeter.printing import console, print_section
 from faithmeter.progress import Silent, Terminal
 
 EXAMPLES = 3
@@ -35,10 +35,7 @@ def attack(
             print(json.dumps(row, ensure_ascii=False))
         return
     for section in jobs.attack_sections(attacked.results):
-        for table in section.tables:
-            print_table(table)
-        for sentence in section.words:
-            console.print(sentence, markup=False, soft_wrap=True)
+        print_section(section)
     for row in [row for row in found if row["succeeded"]][:EXAMPLES]:
         console.print(f"\n{row['before']}: {row['text']}", markup=False, highlight=False, soft_wrap=True)
         console.print(f"{row['after']}: {row['attacked']}", markup=False, highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from faithmeter.command_options import Data, load_jobs, names, numbers, required
-from faithmeter.printing import console, print_performance, print_table
+from faithmeter.printing import console, print_performance, print_section
 from faithmeter.progress import Terminal
 
 
@@ -62,9 +62,5 @@ def compare(
         done=show,
     )
     for section in jobs.compared([run.path for run in runs]):
-        console.print(f"\n{section.title}", style="bold", markup=False)
-        for table in section.tables:
-            print_table(table)
-        for sentence in section.words:
-            console.print(sentence, markup=False, soft_wrap=True)
+        print_section(section)
     console.print(f"\nThe report that draws it all: {page}", soft_wrap=True)

@@ -35,8 +35,9 @@ class Attack:
 
     `succeeded`: the answer became another class. `skipped`: it was not the label's to begin with, so the text was left
     as it is. A text that withstood is here as it was when the budget or the words were used up. `changed` of `words`
-    were changed (those that the model sees); `queries` is how often the text was given to the model; `before` and
-    `after` are the predicted classes.
+    were changed (those that the model sees); `queries` is how often the text was given to the model, and `tried` how
+    many changed texts it was given: where that is 0, to have withstood means nothing. `before` and `after` are the
+    predicted classes.
     """
 
     texts: tuple[str, ...]
@@ -45,6 +46,7 @@ class Attack:
     changed: Ints
     words: Ints
     queries: Ints
+    tried: Ints
     before: Ints
     after: Ints
 
@@ -144,6 +146,7 @@ class _Target:
     words: int = 0
     allowed: int = 0  # words that may be changed in all
     queries: int = 1
+    tried: int = 0
     skipped: bool = False
 
     @property
@@ -224,6 +227,7 @@ class _Search:
             tries = self._tries(open_)
             for target, found in zip(open_, tries, strict=True):
                 target.queries += len(found)
+                target.tried += len(found)
                 goal = target.goal
                 # one that changes the answer before any that does not; of equal ones the first
                 best = min(found, key=lambda one: (one.predicted == goal, one.odds), default=None)

@@ -16,7 +16,7 @@ from faithmeter.files import write_bytes
 from faithmeter.jobs.summarising import parquet
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
-from faithmeter.reports.attack import AFTER, BEFORE, KIND, QUERIES, SUCCESS, WORDS
+from faithmeter.reports.attack import AFTER, BEFORE, KIND, QUERIES, SUCCESS, UNTRIED, WORDS
 from faithmeter.results import Result
 from faithmeter.run import Run
 from faithmeter.statistics import mean_interval
@@ -58,10 +58,12 @@ def attack(
     columns = {
         "row": order,
         "text": texts,
+        **({} if contexts is None else {"context": contexts}),
         "attacked": list(found.texts),
         "label": labels,
         **{name: getattr(found, name) for name in ("before", "after", "succeeded", "skipped", "changed", "words")},
         "queries": found.queries,
+        "tried": found.tried,
     }
     table = pyarrow.table(columns).replace_schema_metadata({SETTINGS: json.dumps(settings)})
     write_bytes(run.attacks, parquet(table))
@@ -92,6 +94,7 @@ def _results(found: Attack, labels: Ints) -> list[Result]:
         AFTER: (found.after == labels, "accuracy"),
         SUCCESS: (beaten[attacked], "share"),
         WORDS: ((found.changed / np.maximum(found.words, 1))[beaten], "share"),
+        UNTRIED: (found.tried[attacked] == 0, "share"),
         QUERIES: (found.queries[attacked], "queries"),
     }
     results = []

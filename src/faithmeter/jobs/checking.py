@@ -54,7 +54,7 @@ def check(
             "The paper's form does not hold its level: up to a sixth of typical rows fall below 5 %. Read its p-values "
             "beside the paper's, not as a verdict on this model."
         )
-    carried = None if run.config.reference is None else _of_the_reference(run, form, reporter)
+    carried = None if run.config.reference is None else _of_the_reference(run, form, rows, reporter)
     run.store_results(KINDS, [])  # of an earlier check, whose test is about to be replaced
     config, classifier, splits = run.config, run.classifier(), run.data()
     test = encode(classifier, splits.test, "test", reporter)
@@ -73,7 +73,7 @@ def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
     return summary(verdicts, run.model_folder if run.config.reference is None else None)
 
 
-def _of_the_reference(run: Run, form: str, reporter: Reporter) -> MaSF:
+def _of_the_reference(run: Run, form: str, rows: int, reporter: Reporter) -> MaSF:
     """Return the in-distribution test of the domain that the model was trained on, which came along with it."""
     masf, config = MaSF.load(run.in_distribution_folder), run.config
     if masf.form != form:
@@ -81,6 +81,8 @@ def _of_the_reference(run: Run, form: str, reporter: Reporter) -> MaSF:
             f"{run.path} is judged by the in-distribution test of {config.reference}, whose form is {masf.form}: pass "
             f"--form {masf.form}."
         )
+    if rows not in (ROWS, masf.rows):
+        reporter.warn(f"--rows {rows} is left aside: nothing is fitted on this run.")
     reporter.note(
         f"The in-distribution test is that of {config.reference}, fitted on {masf.rows} of its own validation rows. It "
         "asks whether the texts of this other domain, masked or not, are what the model is at home with: at 0 % the "

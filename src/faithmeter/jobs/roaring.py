@@ -65,6 +65,7 @@ from faithmeter.roar_run import (
 from faithmeter.run import is_roar, refuse_existing
 from faithmeter.tasks import Task
 from faithmeter.training import TrainingConfig, fine_tune
+from faithmeter.training.config import ADVERSARIAL
 from faithmeter.training.curriculum import mini_batches
 from faithmeter.workers import one_thread, work_through
 
@@ -151,6 +152,11 @@ def begin_roar(
     own = next((one for one in options.measures or () if one not in IMPORTANCE_MEASURES), None)
     if own is not None:
         raise InputError(f"There is no importance measure {own!r}.{nearest(str(own), IMPORTANCE_MEASURES)}")
+    if training is not None and ADVERSARIAL in (training.robust or ()):
+        raise InputError(
+            "ROAR cannot train with attacked texts: it masks tokens of the training texts, and an attack changes "
+            "their words. Leave `adversarial` out."
+        )
     # short texts first until they are learnt would train masked data otherwise than unmasked data
     said = dataclasses.replace(
         training or TrainingOptions(), strategy="plain", validation="unmasked", seed=0, curriculum=False

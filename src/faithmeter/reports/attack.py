@@ -5,8 +5,9 @@ from faithmeter.reports.parts import Section
 from faithmeter.results import Rows, find, number, rows_of
 
 KIND = "attack"
-BEFORE, AFTER, SUCCESS, WORDS, QUERIES = (
-    "accuracy before", "accuracy after", "success rate", "share of words changed", "queries a text"
+BEFORE, AFTER, SUCCESS, WORDS, UNTRIED, QUERIES = (
+    "accuracy before", "accuracy after", "success rate", "share of words changed", "texts with nothing to try",
+    "queries a text",
 )  # fmt: skip
 
 
@@ -17,7 +18,7 @@ def attack_sections(rows: Rows, prefix: str = "") -> list[Section]:
     over = "trainings" if any(row["over"] == "seeds" for row in rows_of(rows, KIND)) else "texts"
     cells = [
         [detail, number(row, 1 if detail == QUERIES else 3), str(row["n"])]
-        for detail in (BEFORE, AFTER, SUCCESS, WORDS, QUERIES)
+        for detail in (BEFORE, AFTER, SUCCESS, WORDS, UNTRIED, QUERIES)
         if (row := find(rows, KIND, detail=detail))["value"] is not None
     ]
     title = f"Attacks on test texts; 95 % intervals over {over}"
@@ -27,4 +28,18 @@ def attack_sections(rows: Rows, prefix: str = "") -> list[Section]:
         "It shows how easily this model's answers are changed by these attacks. It cannot show that the attacked texts "
         "still mean the same: the nearest neighbour of a word may be its opposite.",
     ]
-    return [Section("Attacked texts", said, [Table(f"{prefix}attack", title, ("", "value", over), cells)])]
+    untried = find(rows, KIND, detail=UNTRIED)["value"]
+    cautions = (
+        [
+            f"{untried:.0%} of the attacked texts withstood only because within this budget there was nothing to try "
+            "(a swap changes two words; a word of two letters cannot be misspelt): give a larger --budget or more "
+            "--kinds before calling the model robust."
+        ]
+        if untried
+        else []
+    )
+    return [
+        Section(
+            "Attacked texts", said, [Table(f"{prefix}attack", title, ("", "value", over), cells)], cautions=cautions
+        )
+    ]
