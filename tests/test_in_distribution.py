@@ -200,7 +200,7 @@ def test_a_stored_test_gives_the_same_p_values(stored, tmp_path):
     loaded = MaSF.load(tmp_path / "masf")
     assert torch.equal(judge(loaded, null_rows(50, 5)), judge(masf, null_rows(50, 5)))
     assert (loaded.form, loaded.rows, loaded.length_edges) == (masf.form, 6000, masf.length_edges)
-    assert {file.suffix for file in (tmp_path / "masf").iterdir()} == {".safetensors", ".json"}
+    assert {file.suffix for file in (tmp_path / "masf").iterdir()} == {".safetensors", ".json", ".sum"}
 
 
 def test_one_step_is_in_memory_at_a_time_while_fitting(tmp_path):

@@ -11,6 +11,7 @@ from conftest import sentiment_rows
 from safetensors.torch import load_file
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, train
+from faithmeter.files import write_json, write_jsonl
 from faithmeter.importance import as_measure
 from faithmeter.jobs import MeasureOptions, check, checking, explain, measure, measuring, pool
 from faithmeter.jobs.explaining import within_budget
@@ -216,7 +217,7 @@ def test_runs_are_pooled_into_means_with_intervals_over_them(measured, tmp_path)
     for seed, shift in enumerate((0.0, 0.1, 0.5)):
         run = Run(shutil.copytree(measured.path, tmp_path / str(seed)))
         rows = [{**row, "value": row["value"] + (shift if row["kind"] == "acu" else 0)} for row in run.results]
-        (run.path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(run.path / "results.jsonl", rows)
         runs.append(run)
     pooled = {(row["kind"], row["measure"]): row for row in pool(runs) if row["masking_ratio"] is None}
     original = {row["measure"]: row["value"] for row in measured.results if row["kind"] == "acu"}
@@ -358,7 +359,7 @@ def test_a_check_that_was_interrupted_does_not_count(run, monkeypatch):
 def test_files_of_another_format_are_refused_in_words(run):
     check(run.path)
     header = run.in_distribution_folder / "masf.json"
-    header.write_text(json.dumps({**json.loads(header.read_text()), "format": 1}))
+    write_json(header, {**json.loads(header.read_text()), "format": 1})
     with pytest.raises(InputError, match="run `faithmeter check` again"):
         explain(run.path, ["good film"])
 

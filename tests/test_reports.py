@@ -218,7 +218,7 @@ def test_runs_of_other_seeds_are_pooled_and_other_models_compared(measured, tmp_
 def test_a_run_that_was_not_measured_is_reported_as_far_as_it_goes(measured, tmp_path):
     path = shutil.copytree(measured.path, tmp_path / "run")
     kept = [line for line in (path / "results.jsonl").read_text().splitlines() if '"performance"' in line.split(",")[0]]
-    (path / "results.jsonl").write_text("\n".join(kept) + "\n")
+    write_jsonl(path / "results.jsonl", map(json.loads, kept))
     (file,) = report([path], tmp_path / "out")
     assert "Nothing was measured yet" in read(file.read_text()).text
     (path / "results.jsonl").unlink()

@@ -25,6 +25,7 @@ from faithmeter import (
     train,
     transfer,
 )
+from faithmeter.files import write_bytes
 from faithmeter.jobs import AuditOptions, in_words
 from faithmeter.jobs.reporting import _commands, _repetitions
 from faithmeter.jobs.transferring import match_classes
@@ -232,7 +233,7 @@ def test_a_home_that_was_trained_anew_is_not_taken_for_the_old_one(trained, tmp_
     transfer(home.path, tmp_path / "out", data)
     weights = safetensors.torch.load_file(home.model_folder / "model.safetensors")
     changed = {name: tensor + 1e-3 for name, tensor in weights.items()}
-    safetensors.torch.save_file(changed, home.model_folder / "model.safetensors", metadata={"format": "pt"})
+    write_bytes(home.model_folder / "model.safetensors", safetensors.torch.save(changed, metadata={"format": "pt"}))
     with pytest.raises(InputError, match="trained anew"):
         transfer(home.path, tmp_path / "out", data)
 

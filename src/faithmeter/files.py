@@ -1,28 +1,102 @@
-"""Writing that is never half done: a file or folder appears whole, under its name, or not at all."""
+"""Writing that is never half done: a file or folder appears whole, under its name, or not at all.
 
+A result has its checksum beside it, in a hidden file, and is held against it when it is read. The sum is removed before
+the result changes and written after it, so that whoever is killed in between leaves a result without a sum. Such a one
+is read as it is: it appeared whole, and so did those of versions that kept no sums.
+"""
+
+import hashlib
 import json
 import os
+import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from faithmeter.errors import InputError
 
+# results: commands read them, and nobody edits them
+SUMMED = (".parquet", ".safetensors", ".jsonl", "outcome.json", "masf.json")
+LOCK = ".lock"  # the file by which processes know of one another
+
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file beside its place and move it there: a crash leaves the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # a name of its own: threads have the same process id, and processes of two machines may have
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        _sum_file(path).unlink(missing_ok=True)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    if path.name.endswith(SUMMED):
+        write_bytes(_sum_file(path), hashlib.sha256(content).hexdigest().encode())
+
+
+def _sum_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.sum")
+
+
+def damaged(path: Path) -> Path | None:
+    """Return the file that is not as it was written: `path`, or the first such one in it; None where all are whole."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return next((file for file in files if not _is_whole(file)), None)
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a file is as its sum says; a sum that changes meanwhile is of a new content, which is looked at again."""
+    while (said := _sum_of(file)) is not None and file.exists():
+        with file.open("rb") as opened:
+            found = hashlib.file_digest(opened, "sha256").hexdigest()
+        if found == said:
+            return True
+        if said == _sum_of(file):
+            return False
+    return True
+
+
+def _sum_of(file: Path) -> str | None:
+    try:
+        return _sum_file(file).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+def sum_of(folder: Path) -> str | None:
+    """Return one checksum of all the results in a folder, as they were written; None where they have none."""
+    sums = [f"{file.name} {file.read_text(encoding='utf-8')}\n" for file in sorted(folder.glob(".*.sum"))]
+    return hashlib.sha256("".join(sums).encode()).hexdigest()[:16] if sums else None
+
+
+def is_done(path: Path, tell: Callable[[str], None]) -> bool:
+    """Whether a result, a file or a folder, is there and whole; a damaged one is set aside, and told of."""
+    if not path.exists():
+        return False
+    file = damaged(path)
+    if file is None:
+        return True
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    path.rename(aside)
+    _sum_file(path).unlink(missing_ok=True)
+    tell(f"{file} is damaged: it is not what was written. It is set aside as {aside.name}, and computed again.")
+    return False
+
+
+def require_whole(path: Path, remedy: str) -> Path:
+    """Return the path of a result, a file or a folder; refuse one that is damaged, and say what to do about it."""
+    file = damaged(path)
+    if file is not None:
+        raise InputError(f"{file} is damaged: it is not what was written. {remedy}")
+    return path
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -35,11 +109,23 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_bytes(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read one JSON object a line; a file that is not there has no lines."""
+def read_json(path: Path, remedy: str) -> Any:  # noqa: ANN401 (whatever was written)
+    """Read one JSON object; refuse what is damaged, and say what to do about it."""
+    try:
+        return json.loads(require_whole(path, remedy).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: it cannot be read as JSON. {remedy}") from error
+
+
+def read_jsonl(path: Path, remedy: str) -> list[dict[str, Any]]:
+    """Read one JSON object a line; a file that is not there has no lines, and a damaged one is refused."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    lines = require_whole(path, remedy).read_bytes().split(b"\n")
+    try:
+        return [json.loads(line) for line in lines if line]
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: a line of it cannot be read as JSON. {remedy}") from error
 
 
 @contextmanager
@@ -50,10 +136,11 @@ def new_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                with file.open("rb") as written:
-                    os.fsync(written.fileno())
+        for file in [file for file in temporary.rglob("*") if file.is_file()]:
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+                if file.name.endswith(SUMMED) and not _sum_file(file).exists():  # written by another library
+                    write_bytes(_sum_file(file), hashlib.file_digest(written, "sha256").hexdigest().encode())
         shutil.rmtree(path, ignore_errors=True)
         temporary.replace(path)
     except BaseException:
@@ -62,16 +149,19 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Refuse to work in a folder in which another process is at work; the lock goes with the process that holds it."""
+def only_one(folder: Path, *, together: bool = False) -> Iterator[None]:
+    """Refuse to work in a folder in which another process is at work; the lock goes with the process that holds it.
+
+    Processes that share a piece of work say so (`together`), and refuse only those that do not.
+    """
     try:
         import fcntl
     except ImportError:  # a system without such locks
         yield
         return
-    with (folder / ".lock").open("w") as lock:
+    with (folder / LOCK).open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if together else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             raise InputError(
                 f"Another process is at work in {folder}: wait until it is done, or stop it first."

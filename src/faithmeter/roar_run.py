@@ -7,7 +7,6 @@ ROAR/seed-S/...        a folder a training (`faithfulness.roar.Node.folder`): ou
 ROAR/results.jsonl     one line a number
 """
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,14 @@ from faithmeter.batch import Encoded
 from faithmeter.data import DataSpec
 from faithmeter.errors import InputError
 from faithmeter.faithfulness.roar import Importance, Node, graph
-from faithmeter.files import read_jsonl, write_bytes, write_json, write_jsonl
+from faithmeter.files import read_json, read_jsonl, write_bytes, write_json, write_jsonl
 from faithmeter.results import Result
-from faithmeter.run import environment, is_roar, refuse_existing, subject_of
+from faithmeter.run import environment, is_roar, read_config, refuse_existing, subject_of
 from faithmeter.training import TrainingConfig
 
 FORMAT = 1
 SPLITS = ("train", "validation", "test")
+GO_ON = "`faithmeter roar {}` sums up again what is whole, and computes again what is not."
 MAY_GROW = ("measures", "protocols", "seeds")  # an experiment can be given more of these
 
 
@@ -98,7 +98,7 @@ class RoarRun:
     @property
     def config(self) -> RoarConfig:
         """How the experiment was made."""
-        stored = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        stored = read_config(self.path)
         del stored["kind"]
         if stored.pop("format") != FORMAT:
             raise InputError(f"{self.path} was made by another version of faithmeter and cannot be read.")
@@ -121,7 +121,7 @@ class RoarRun:
 
     def outcome(self, node: Node) -> dict[str, Any]:
         """Return what came of a piece of work."""
-        return json.loads((self.folder(node) / "outcome.json").read_text(encoding="utf-8"))
+        return read_json(self.folder(node) / "outcome.json", GO_ON.format(self.path))
 
     @property
     def unfinished(self) -> int:
@@ -131,7 +131,7 @@ class RoarRun:
     @property
     def results(self) -> list[dict[str, Any]]:
         """Every result row."""
-        return read_jsonl(self.path / "results.jsonl")
+        return read_jsonl(self.path / "results.jsonl", GO_ON.format(self.path))
 
     def store_results(self, results: list[Result]) -> None:
         """Replace the result rows."""

@@ -15,7 +15,6 @@ RUN/select/           explanations of every text, and what models answer that ar
 """
 
 import hashlib
-import json
 import os
 import platform
 import shutil
@@ -30,13 +29,14 @@ import torch
 from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
-from faithmeter.files import new_folder, read_jsonl, write_json, write_jsonl
+from faithmeter.files import LOCK, new_folder, read_json, read_jsonl, require_whole, write_json, write_jsonl
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF
 from faithmeter.results import Result, most_faithful
 from faithmeter.training import TrainingConfig
 
 FORMAT = 1
+MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
 DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
 
 
@@ -89,7 +89,7 @@ class Run:
         self.path = Path(path)
         if not (self.path / "config.json").is_file():
             raise InputError(f"{path} is not a run: it has no config.json. `faithmeter train {path} ...` makes one.")
-        stored = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        stored = read_config(self.path)
         if is_roar(self.path):
             raise InputError(f"{path} is a ROAR experiment, not a run: `faithmeter report {path}` shows it.")
         if "format" not in stored:
@@ -108,7 +108,7 @@ class Run:
     @property
     def config(self) -> RunConfig:
         """How the run was made."""
-        stored = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        stored = read_config(self.path)
         if stored.pop("format") != FORMAT:
             raise InputError(f"{self.path} was made by another version of faithmeter, whose runs cannot be read.")
         training = stored.pop("training")
@@ -140,6 +140,11 @@ class Run:
         return self.path / "measurements"
 
     @property
+    def observations(self) -> Path:
+        """The faithfulness of each explanation; there once `measure` is done."""
+        return self.path / "observations.parquet"
+
+    @property
     def attacks(self) -> Path:
         """The attacked test texts; there once `attack` is done."""
         return self.path / "attacks.parquet"
@@ -153,7 +158,7 @@ class Run:
     def judgement_settings(self) -> dict[str, dict[str, Any]]:
         """What each judge worked with; empty where none did."""
         files = sorted(self.judgements.glob("*/settings.json"))
-        return {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
+        return {file.parent.name: self._settings(file) for file in files}
 
     @property
     def selections(self) -> Path:
@@ -163,8 +168,7 @@ class Run:
     @property
     def selection_settings(self) -> dict[str, Any]:
         """What second models were trained with; empty where there are none."""
-        file = self.selections / "settings.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        return self._settings(self.selections / "settings.json")
 
     @property
     def weights(self) -> str:
@@ -186,8 +190,13 @@ class Run:
     @property
     def measurement_settings(self) -> dict[str, Any]:
         """What the run was measured with; empty where it was not."""
-        file = self.measurements / "settings.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        return self._settings(self.measurements / "settings.json")
+
+    @staticmethod
+    def _settings(file: Path) -> dict[str, Any]:
+        if not file.exists():
+            return {}
+        return read_json(file, f"Restore it from a copy; or remove {file.parent}, and what is in it is computed again.")
 
     def store_measurement_settings(self, settings: dict[str, Any]) -> None:
         """Keep what the run is measured with."""
@@ -215,6 +224,15 @@ class Run:
         if not self.trained:
             raise InputError(f"{self.path} is not trained to its end: `faithmeter train {self.path} --resume`.")
         config = self.config
+        require_whole(
+            self.model_folder,
+            f"Restore it from a copy, or remove {self.model_folder} and "
+            + (
+                f"copy {config.model} there."
+                if config.training is None
+                else f"train again, from the start and to the same weights: `faithmeter train {self.path} --resume`."
+            ),
+        )
         return load_classifier(str(self.model_folder), config.labels, max_length=config.max_length)
 
     def finish_training(self, classifier: Classifier, history: Iterable[dict[str, Any]]) -> None:
@@ -231,12 +249,18 @@ class Run:
     @property
     def history(self) -> list[dict[str, Any]]:
         """One row an epoch."""
-        return read_jsonl(self.path / "history.jsonl")
+        return read_jsonl(
+            self.path / "history.jsonl", "Restore it from a copy, or remove it: only the report misses it."
+        )
 
     @property
     def results(self) -> list[dict[str, Any]]:
         """Every result row."""
-        return read_jsonl(self.path / "results.jsonl")
+        return read_jsonl(
+            self.path / "results.jsonl",
+            f"Restore it from a copy; or remove it, and repeat what filled it: `faithmeter train {self.path} --resume`"
+            ", then check, measure, audit ... as before. What they computed is kept, and only summed up again.",
+        )
 
     @property
     def measure_to_use(self) -> str:
@@ -259,16 +283,20 @@ def subject_of(model: str, data: DataSpec) -> str:
 
 def is_roar(path: Path) -> bool:
     """Whether a folder holds an experiment of retraining (`roar_run.RoarRun`)."""
-    file = path / "config.json"
-    if not file.is_file():
+    if not (path / "config.json").is_file():
         return False
-    stored = json.loads(file.read_text(encoding="utf-8"))
+    stored = read_config(path)
     return isinstance(stored, dict) and stored.get("kind") == "roar"
+
+
+def read_config(path: Path) -> Any:  # noqa: ANN401 (of a run, an experiment, or a model)
+    """Return what a run directory was asked for."""
+    return read_json(path / "config.json", "Restore it from a copy, or make a new run.")
 
 
 def refuse_existing(path: Path) -> None:
     """Refuse a path that already holds something."""
-    if path.is_dir() and not any(path.iterdir()):
+    if path.is_dir() and not any(one.name != LOCK for one in path.iterdir()):
         return
     if is_roar(path):
         raise InputError(f"{path} holds a ROAR experiment, and nothing is overwritten. Choose another name.")

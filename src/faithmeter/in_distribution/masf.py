@@ -37,7 +37,7 @@ from torch import Tensor
 from faithmeter.batch import Encoded
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
-from faithmeter.files import new_folder
+from faithmeter.files import new_folder, read_json, require_whole
 from faithmeter.in_distribution.p_values import (
     counts,
     fisher,
@@ -226,7 +226,8 @@ class MaSF:
     @classmethod
     def load(cls, folder: Path) -> "MaSF":
         """Read a stored test. Its columns stay in the file until they are looked at (memory-mapped)."""
-        header = json.loads((folder / "masf.json").read_text(encoding="utf-8"))
+        remedy = "`faithmeter check`, asked as before, fits it again to the same test, and what was measured stays."
+        header = read_json(require_whole(folder, remedy) / "masf.json", remedy)
         if header.pop("format", None) != FORMAT:
             raise InputError(f"{folder} was fitted by another version of faithmeter: run `faithmeter check` again.")
         groups = len(header["length_edges"]) + 1

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from faithmeter.attacks import BUDGET, DEFAULT_KINDS, Attack, attack_texts, check_settings
 from faithmeter.batch import Ints
-from faithmeter.files import write_bytes
+from faithmeter.files import only_one, require_whole, write_bytes
 from faithmeter.jobs.summarising import parquet
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
@@ -22,6 +22,7 @@ from faithmeter.run import Run
 from faithmeter.statistics import mean_interval
 
 ROWS = 200
+AGAIN = "`faithmeter attack`, asked as before, attacks the texts again."
 SETTINGS = b"faithmeter"  # the key of the settings in the file's own metadata
 
 
@@ -40,7 +41,12 @@ def attack(
     (`attacked_rows` reads them), and how well it went is in the result rows of kind `attack`.
     """
     check_settings(kinds, budget)
-    run, reporter = Run(path), reporter or Silent()
+    run = Run(path)
+    with only_one(run.path):
+        return _attack(run, rows, kinds, budget, seed, reporter or Silent())
+
+
+def _attack(run: Run, rows: int, kinds: Sequence[str], budget: float, seed: int, reporter: Reporter) -> Run:
     classifier, test = run.classifier(), run.data().test
     # the rows that other judges judge, so that what they say can be read beside this
     order = random_stream(seed, Purpose.AUDITED_ROWS).permutation(len(test))[:rows]
@@ -75,7 +81,8 @@ def attacked_rows(run: Run) -> list[dict[str, Any]]:
     """Return the attacked texts of a run, one row each, with the names of the classes; none where there are none."""
     if not run.attacks.exists():
         return []
-    labels, found = run.config.labels, pyarrow.parquet.read_table(run.attacks).to_pylist()
+    labels, file = run.config.labels, require_whole(run.attacks, AGAIN)
+    found = pyarrow.parquet.read_table(file).to_pylist()
     return [{**row, **{name: labels[row[name]] for name in ("label", "before", "after")}} for row in found]
 
 
@@ -83,7 +90,7 @@ def attack_settings(run: Run) -> dict[str, Any]:
     """Return what the run's texts were attacked with; empty where they were not."""
     if not run.attacks.exists():
         return {}
-    return json.loads(pyarrow.parquet.read_schema(run.attacks).metadata[SETTINGS])
+    return json.loads(pyarrow.parquet.read_schema(require_whole(run.attacks, AGAIN)).metadata[SETTINGS])
 
 
 def _results(found: Attack, labels: Ints) -> list[Result]:

@@ -1,6 +1,5 @@
 """From stored judgements to result rows: means with intervals, and whether the judges agree."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
+from faithmeter.files import read_json, require_whole
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.judges import Array
 from faithmeter.judges.agreement import Scores, agreements
@@ -18,11 +18,12 @@ from faithmeter.reports.agreement import AGREEMENT
 from faithmeter.reports.audit import KIND, SOLVED
 from faithmeter.reports.drift import SHARES, Points
 from faithmeter.results import Result, most_faithful
-from faithmeter.run import DEFAULT_MEASURE, Run
+from faithmeter.run import DEFAULT_MEASURE, MEASURE_AGAIN, Run
 from faithmeter.statistics import mean_interval, percentile_band
 
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 ATTACKED = "fidelity-attacked"
+AGAIN = "`faithmeter audit` of this judge and measure, with the same options, computes it again."
 SPACE = "space.safetensors"  # in the folder of drift: where the original texts lie
 KNOWN_TOKEN = "known_token.json"  # in the folder of its model: how well it reads the word
 
@@ -34,6 +35,7 @@ def read_judgements(run: Run, judge: str) -> dict[str, Table]:
     for one in sorted(folder.iterdir()) if folder.is_dir() else ():
         shards = sorted(one.glob("*.parquet")) if one.is_dir() else []
         if shards:
+            require_whole(one, AGAIN)
             table = pyarrow.concat_tables([pyarrow.parquet.read_table(shard) for shard in shards])
             table = table.sort_by([("row", "ascending")])
             found[one.name] = {name: table[name].to_numpy() for name in table.column_names}
@@ -116,7 +118,7 @@ def store_agreement(run: Run) -> None:
 
 def _known_token(run: Run) -> dict[str, Any] | None:
     file = run.judgements / "known-token" / "model" / KNOWN_TOKEN
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    return read_json(file, AGAIN) if file.exists() else None
 
 
 def attacked_texts(run: Run) -> Path:
@@ -126,7 +128,8 @@ def attacked_texts(run: Run) -> Path:
 
 def _beaten(run: Run) -> Result:
     """Return the share of the attacked texts that the model answers otherwise than as they were."""
-    succeeded = pyarrow.parquet.read_table(attacked_texts(run))["succeeded"].to_numpy().astype(np.float64)
+    file = require_whole(attacked_texts(run), AGAIN)
+    succeeded = pyarrow.parquet.read_table(file)["succeeded"].to_numpy().astype(np.float64)
     low, high = mean_interval(succeeded) or (None, None)
     return Result(
         f"{KIND}{ATTACKED}_beaten", float(succeeded.mean()), "share", "test", None, len(succeeded), None, low, high,
@@ -173,7 +176,7 @@ def _scores(run: Run, judged: Mapping[str, Mapping[str, Table]]) -> dict[str, di
     a correlation with the explanations of fresh weights its size counts: turned round, it is still the same.
     """
     scores: dict[str, dict[str, Scores]] = {}
-    file = run.path / "observations.parquet"
+    file = require_whole(run.observations, MEASURE_AGAIN)
     if file.exists():
         table = pyarrow.parquet.read_table(file).sort_by([("row", "ascending")])
         names, areas = table["measure"].to_numpy(zero_copy_only=False), table["acu"].to_numpy()

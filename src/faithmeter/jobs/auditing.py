@@ -24,7 +24,7 @@ from faithmeter.batch import Encoded, Ints
 from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import Splits, load_splits
 from faithmeter.errors import InputError, nearest
-from faithmeter.files import new_folder, only_one, write_bytes, write_json
+from faithmeter.files import is_done, new_folder, only_one, write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, measures_of
 from faithmeter.jobs.audit_summary import (
     ATTACKED,
@@ -93,7 +93,7 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
         if not any(judge.fits(one) for one in measures if one.name != "random"):
             raise InputError(f"None of the measures named can be judged by {judge.name}: name others, or leave it out.")
     run.judgements.mkdir(exist_ok=True)
-    with only_one(run.judgements):
+    with only_one(run.path):
         plain = _as_it_is(run, options, classifier, reporter)
         # what can be refused is refused before any work is done
         makers = {"plausibility": _plausibility, "other-seed": _other_seed}
@@ -110,7 +110,7 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
             elif judge.name == ATTACKED:
                 bench = _attacked(run, options, judge, bench, reporter)
             elif judge.name == "drift":
-                bench = dataclasses.replace(bench, space=_space(bench, folder))
+                bench = dataclasses.replace(bench, space=_space(bench, folder, reporter))
             _judge_all(run, judge, bench, [one for one in measures if judge.fits(one)], options, reporter)
             store_judgements(run, judge.name)
         store_agreement(run)
@@ -173,7 +173,7 @@ def _attacked(run: Run, options: AuditOptions, judge: Judge, plain: Bench, repor
     texts = list(test["text"])
     contexts = list(test["context"]) if "context" in test.column_names else None
     rows = _rows(plain, options.rows or judge.rows, options.seed)
-    if not file.exists():
+    if not is_done(file, reporter.warn):
         with reporter.bar("attack", len(rows)) as advance:
             found = attack_texts(
                 plain.classifier,
@@ -234,10 +234,10 @@ def _but_the_seed(training: TrainingConfig | None) -> TrainingConfig | None:
     return None if training is None else dataclasses.replace(training, seed=0)
 
 
-def _space(bench: Bench, folder: Path) -> Space:
+def _space(bench: Bench, folder: Path, reporter: Reporter) -> Space:
     """Return where the original texts lie; fitted once, so that what is judged later is on the same map."""
     file = folder / SPACE
-    if not file.exists():
+    if not is_done(file, reporter.warn):
         fit_space(bench.classifier, bench.test, seed=bench.seed).save(file)
     return Space.load(file)
 
@@ -249,7 +249,7 @@ def _known_token(run: Run, options: AuditOptions, folder: Path, reporter: Report
     splits = known_token_splits(given, place=options.place, seed=options.seed)
     for note in splits.notes[len(given.notes) :]:
         reporter.note(note)
-    if not (folder / "model").is_dir():
+    if not is_done(folder / "model", reporter.warn):
         _learn_known_token(run, splits, folder, reporter)
     classifier = load_classifier(str(folder / "model"), splits.labels, max_length=config.max_length)
     test = encode(classifier, splits.test, "test", reporter)
@@ -369,7 +369,7 @@ def _judge_all(
                 shutil.rmtree(run.judgements / judge.name / one.name, ignore_errors=True)
             for number, batch in enumerate(bench.test.batches(TOKENS_AT_ONCE, rows)):
                 shard = run.judgements / judge.name / one.name / f"{number:05d}.parquet"
-                if not shard.exists():
+                if not is_done(shard, reporter.warn):
                     shard.parent.mkdir(exist_ok=True)
                     columns = judge.judge(bench, batch, one)
                     write_bytes(shard, parquet(pyarrow.table({"row": batch.rows.numpy(), **columns})))

@@ -1,5 +1,6 @@
 """Check: is masking in-distribution for this model? Fits the in-distribution test and asks it about the test split."""
 
+import shutil
 from pathlib import Path
 
 import datasets
@@ -9,6 +10,7 @@ import torch
 from faithmeter.batch import Encoded
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
+from faithmeter.files import damaged, is_done, new_folder, only_one, sum_of
 from faithmeter.in_distribution import (
     MaSF,
     Verdict,
@@ -42,29 +44,49 @@ def check(
     """
     if form not in FORMS:
         raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")
-    run, reporter = Run(path), reporter or Silent()
-    if run.measurements.exists():
+    run = Run(path)
+    with only_one(run.path):
+        return _check(run, form, rows, reporter or Silent())
+
+
+def _check(run: Run, form: str, rows: int, reporter: Reporter) -> list[Verdict]:
+    folder, measured = run.in_distribution_folder, run.measurements.exists()
+    lost = damaged(folder) is not None or not folder.is_dir()
+    if measured and (not run.measurement_settings.get("checked") or (run.checked and not lost)):
         how = "with the in-distribution test it has" if run.checked else "without an in-distribution test"
         raise InputError(
-            f"{path} was measured {how}, and a new one would not fit those results. Remove {run.measurements} first, "
-            "then check and measure anew."
+            f"{run.path} was measured {how}, and a new one would not fit those results. {_measure_anew(run)}"
         )
     if form == "paper":
         reporter.warn(
             "The paper's form does not hold its level: up to a sixth of typical rows fall below 5 %. Read its p-values "
             "beside the paper's, not as a verdict on this model."
         )
+    if lost:
+        is_done(folder, reporter.warn)  # sets aside what is left of it
     carried = None if run.config.reference is None else _of_the_reference(run, form, rows, reporter)
+    if measured and not lost:  # the result rows are lost, and the test is not
+        carried = MaSF.load(folder)
     run.store_results(KINDS, [])  # of an earlier check, whose test is about to be replaced
     config, classifier, splits = run.config, run.classifier(), run.data()
     test = encode(classifier, splits.test, "test", reporter)
     masf = carried or _fitted(run, classifier, splits.validation, test, form, rows, reporter)
+    if measured and run.measurement_settings.get("in_distribution", sum_of(folder)) != sum_of(folder):
+        shutil.rmtree(folder)
+        raise InputError(
+            f"The in-distribution test is another than the one that {run.path} was measured with: check with the same "
+            f"--form and --rows, on the same kind of machine. Otherwise: {_measure_anew(run)}"
+        )
     verdicts = judge(classifier, masf, test, seed=config.seed, reporter=reporter)
     kinds = KINDS if form == "calibrated" else KINDS[1:]  # the paper's form allows no verdict
     results = [result for verdict in verdicts for result in _results(verdict) if result.kind in kinds]
     run.store_results(KINDS, results)
     store_card(run)
     return verdicts
+
+
+def _measure_anew(run: Run) -> str:
+    return f"Remove {run.measurements} first, then check and measure anew."
 
 
 def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
@@ -75,7 +97,12 @@ def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
 
 def _of_the_reference(run: Run, form: str, rows: int, reporter: Reporter) -> MaSF:
     """Return the in-distribution test of the domain that the model was trained on, which came along with it."""
-    masf, config = MaSF.load(run.in_distribution_folder), run.config
+    folder, config = run.in_distribution_folder, run.config
+    if not folder.is_dir():  # it was damaged
+        home = Run(str(config.reference)).in_distribution_folder
+        with new_folder(folder) as new:
+            shutil.copytree(home, new, dirs_exist_ok=True)
+    masf = MaSF.load(folder)
     if masf.form != form:
         raise InputError(
             f"{run.path} is judged by the in-distribution test of {config.reference}, whose form is {masf.form}: pass "

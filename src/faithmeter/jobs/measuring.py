@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,7 @@ from faithmeter.batch import Batch, Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk, walk_passes
-from faithmeter.files import write_bytes
+from faithmeter.files import is_done, only_one, sum_of, write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure, measures_of
 from faithmeter.in_distribution import MaSF
 from faithmeter.jobs.audit_summary import store_agreement
@@ -64,11 +64,16 @@ class MeasureOptions:
 
 def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter: Reporter | None = None) -> Run:
     """Measure the faithfulness of importance measures on a run's test split."""
-    run, options, reporter = Run(path), options or MeasureOptions(), reporter or Silent()
+    run = Run(path)
+    with only_one(run.path):
+        return _measure(run, options or MeasureOptions(), reporter or Silent())
+
+
+def _measure(run: Run, options: MeasureOptions, reporter: Reporter) -> Run:
     if not run.checked and not options.without_check:
         raise InputError(
-            f"{path} has no in-distribution test, so its masking curves cannot be trusted. "
-            f"Run `faithmeter check {path}` first, or pass --without-check to measure anyway."
+            f"{run.path} has no in-distribution test, so its masking curves cannot be trusted. "
+            f"Run `faithmeter check {run.path}` first, or pass --without-check to measure anyway."
         )
     masf = run.in_distribution_test()
     if trusted(run.results) is False:
@@ -124,10 +129,13 @@ def begin_measuring(path: str | Path, options: MeasureOptions) -> None:
     """
     run = Run(path)
     _loaded.cache_clear()  # the in-distribution test may be another than this process knows
-    _require_same_settings(run, options, distinct(options.measures, run.classifier()))
+    with only_one(run.path):
+        _require_same_settings(run, options, distinct(options.measures, run.classifier()))
 
 
-def measure_part(path: str | Path, options: MeasureOptions, name: str, part: int, parts: int) -> None:
+def measure_part(
+    path: str | Path, options: MeasureOptions, name: str, part: int, parts: int, *, reporter: Reporter | None = None
+) -> None:
     """Measure every `parts`-th batch of one measure, from number `part` on; `random` stands for all random runs.
 
     `measure` with the same options then finds these batches done, and its rows are the same as if it had measured them
@@ -135,15 +143,16 @@ def measure_part(path: str | Path, options: MeasureOptions, name: str, part: int
     form, which gives the same numbers. `begin_measuring` comes first.
     """
     run = Run(path)
-    stored, wanted = run.measurement_settings, _settings(run, options)
-    if any(stored.get(key) != value for key, value in wanted.items()):
+    if not run.measurement_settings or _differing(run, _settings(run, options)):
         raise InputError(f"{path} is not measured with these settings: `begin_measuring` stores them, once, before.")
-    classifier, test, masf = _loaded(str(path), run.weights)
-    for walk, one, seed, rows in _walks(options, distinct(options.measures, classifier), test):
-        if walk.split(".")[0] == name:
-            _measure_one(
-                run, classifier, test, walk, one, seed, rows, options.target, masf, Known(), Silent(), part, parts
-            )
+    reporter = reporter or Silent()
+    with only_one(run.path, together=True):
+        classifier, test, masf = _loaded(str(path), run.weights)
+        for walk, one, seed, rows in _walks(options, distinct(options.measures, classifier), test):
+            if walk.split(".")[0] == name:
+                _measure_one(
+                    run, classifier, test, walk, one, seed, rows, options.target, masf, Known(), reporter, part, parts
+                )
 
 
 @functools.lru_cache(maxsize=1)  # a process that measures several parts of a run loads its model and texts once
@@ -223,7 +232,7 @@ def _measure_one(
     with reporter.bar(name, len(rows)) as advance:
         for number, batch in enumerate(test.batches(TOKENS_AT_ONCE, rows)):
             shard = run.measurements / name / f"{number:05d}.parquet"
-            if number % parts == part and not shard.exists():
+            if number % parts == part and not is_done(shard, reporter.warn):
                 shard.parent.mkdir(parents=True, exist_ok=True)
                 watch = Stopwatch(one, known.get((one.absolute_of, number)))
                 table = _walk_table(classifier, batch, watch, seed, target, masf)
@@ -294,8 +303,19 @@ class Stopwatch:
 def _settings(run: Run, options: MeasureOptions) -> dict[str, Any]:
     """Return what all measurements of a run have in common."""
     settings = {"target": options.target, "rows": options.rows, "beam_rows": options.beam_rows, "seed": options.seed}
-    settings |= {"checked": run.checked, "weights": run.weights}
+    settings |= {"checked": run.checked, "weights": run.weights, "max_length": run.config.max_length}
+    settings["in_distribution"] = sum_of(run.in_distribution_folder) if run.checked else None
     return settings | {"faithmeter": metadata.version("faithmeter"), "format": FORMAT}
+
+
+def _differing(run: Run, settings: Mapping[str, Any]) -> list[str]:
+    """Return what the stored measurements of a run were made with otherwise; nothing where there are none.
+
+    Earlier versions did not keep the last two, which are then taken to be the same.
+    """
+    stored = run.measurement_settings
+    known = {name: settings[name] for name in ("max_length", "in_distribution")} | stored
+    return [name for name in settings if known.get(name) != settings[name]] if stored else []
 
 
 def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence[ImportanceMeasure]) -> None:
@@ -307,11 +327,10 @@ def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence
         "random_runs": options.random_runs,
         "without_check": options.without_check,
     }
-    stored = run.measurement_settings
-    differing = [key for key in settings if stored.get(key) != settings[key]]
-    if stored and differing:
+    differing = _differing(run, settings)
+    if differing:
         raise InputError(
             f"{run.path} holds measurements with another {' and '.join(differing)}, which do not compare with these. "
-            f"Use the same settings ({stored}), or remove {run.measurements} first."
+            f"Use the same settings ({run.measurement_settings}), or remove {run.measurements} first."
         )
     run.store_measurement_settings({**settings, "asked": asked})

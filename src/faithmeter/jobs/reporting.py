@@ -16,7 +16,7 @@ import pyarrow.parquet
 from faithmeter.data import DataSpec
 from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import explain_text
-from faithmeter.files import write_bytes
+from faithmeter.files import require_whole, write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs.attacking import attack_settings
 from faithmeter.jobs.audit_summary import drift_points
@@ -31,7 +31,7 @@ from faithmeter.reports.parts import Example, Section
 from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
 from faithmeter.results import Rows, most_faithful
 from faithmeter.roar_run import RoarRun
-from faithmeter.run import Run, RunConfig, is_roar
+from faithmeter.run import MEASURE_AGAIN, Run, RunConfig, is_roar
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
@@ -362,7 +362,7 @@ def _attack_command(run: Run) -> list[str]:
 def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
     """Explain the test texts whose explanation by the best measure is the most, middling and least faithful."""
     best = most_faithful(rows, among=IMPORTANCE_MEASURES)
-    file = run.path / "observations.parquet"
+    file = require_whole(run.observations, MEASURE_AGAIN)
     settings = run.measurement_settings
     if best is None or not file.exists() or not settings:  # who removed the measurements cannot show how they were made
         return []

@@ -35,7 +35,7 @@ from faithmeter.faithfulness.roar import (
     masked_count,
     sparsity,
 )
-from faithmeter.files import at_work, new_folder, only_one, wait_until_nobody_is_at_work, write_json
+from faithmeter.files import at_work, is_done, new_folder, only_one, wait_until_nobody_is_at_work, write_json
 from faithmeter.from_scratch import FROM_SCRATCH
 from faithmeter.importance import IMPORTANCE_MEASURES, with_steps
 from faithmeter.jobs.measuring import distinct, duration, seconds_per_token
@@ -221,7 +221,7 @@ def go_on(run: RoarRun, *, workers: int = 1, reporter: Reporter | None = None) -
 
 def _go_on(run: RoarRun, workers: int, reporter: Reporter) -> RoarRun:
     every = run.config.nodes()
-    left = [node for node in every if not run.is_done(node)]
+    left = _left(run, every, reporter)
     if len(left) < len(every):
         reporter.note(f"{len(every) - len(left)} of {len(every)} pieces of work are done already.")
     if left:
@@ -252,6 +252,16 @@ def _go_on(run: RoarRun, workers: int, reporter: Reporter) -> RoarRun:
         work_through(left, lambda n: n.needs, work, workers=workers, finished=finished, reporter=reporter)
     run.store_results(summarise(run))
     return run
+
+
+def _left(run: RoarRun, every: Sequence[Node], reporter: Reporter) -> list[Node]:
+    """Return the work that is not done, or damaged; and the step before such, where its model is gone already."""
+    left = {node for node in every if not (run.is_done(node) and is_done(run.folder(node), reporter.warn))}
+    for node in reversed(every):  # the later steps first, so that a step that is needed again asks for the one before
+        before = node.needs
+        if node in left and before is not None and before.kind == RECURSIVE:
+            left |= set() if (run.folder(before) / "model").is_dir() else {before}
+    return [node for node in every if node in left]
 
 
 def tidy(run: RoarRun, node: Node) -> None:

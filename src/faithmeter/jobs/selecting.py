@@ -24,7 +24,7 @@ from faithmeter.batch import Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.data import SPLITS, Splits
 from faithmeter.errors import InputError, nearest
-from faithmeter.files import only_one, write_bytes, write_json
+from faithmeter.files import is_done, only_one, require_whole, write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
 from faithmeter.jobs.measuring import TOKENS_AT_ONCE, WORTH_SAYING, distinct, duration, seconds_per_token
 from faithmeter.jobs.roaring import DEAR, epoch_seconds
@@ -118,7 +118,7 @@ def select(path: str | Path, options: SelectOptions | None = None, *, reporter: 
     training = second_training(run, options)
     measures = _measures(run, options, classifier)
     run.selections.mkdir(exist_ok=True)
-    with only_one(run.selections):
+    with only_one(run.path):
         splits = run.data()
         encoded, total = _encoded(classifier, splits, options.rows, reporter), len(splits.train)
         work = _Work(run, classifier, splits, encoded, training, options, reporter)
@@ -216,7 +216,7 @@ def _importance(work: _Work, one: ImportanceMeasure, seed: int) -> dict[str, Imp
         with work.reporter.bar(f"{one.name}, {part}", len(encoded)) as advance:
             for number, rows in enumerate(_pieces(encoded)):
                 file = work.folder / one.name / "importance" / f"{part}-{number:05d}.safetensors"
-                if not file.exists():
+                if not is_done(file, work.reporter.warn):
                     file.parent.mkdir(parents=True, exist_ok=True)
                     explained = _explained(work.classifier, encoded, rows, one, _seed(0, part))
                     write_bytes(file, safetensors.numpy.save({"importance": explained}))
@@ -267,7 +267,8 @@ def _explained(
 def _learn_from_rationales(work: _Work, one: ImportanceMeasure, advance: Callable[[int], None]) -> None:
     """Train the second models of a measure that are not trained yet."""
     for seed in work.options.seeds:
-        left = [kind for kind in work.options.rationales if not work.outcome(one.name, kind, seed).exists()]
+        tell = work.reporter.warn
+        left = [kind for kind in work.options.rationales if not is_done(work.outcome(one.name, kind, seed), tell)]
         advance(len(work.options.rationales) - len(left))
         importance = _importance(work, one, seed) if left else {}
         for kind in left:
@@ -364,6 +365,7 @@ def read_answers(run: Run) -> dict[tuple[str, str], dict[int, Ints]]:
         read.append((order, file))
     found: dict[tuple[str, str], dict[int, Ints]] = {}
     for (measure_at, kind_at, share, number), file in sorted(read):
+        require_whole(file, "`faithmeter select` of this measure, with the same options, computes it again.")
         answers = pyarrow.parquet.read_table(file)["predicted"].to_numpy()
         found.setdefault((measures[measure_at], f"{kinds[kind_at]}, {100 * share:g} %"), {})[number] = answers
     return found

@@ -337,9 +337,9 @@ def _check(out: Path, job: Job, said: Noting) -> None:
         begin_measuring(folder, job.plan.measured)
 
 
-def _measure(out: Path, job: Job, _said: Noting) -> None:
+def _measure(out: Path, job: Job, said: Noting) -> None:
     assert job.plan.measured is not None
-    measure_part(out / job.plan.folder, job.plan.measured, job.measure, job.part, job.parts)
+    measure_part(out / job.plan.folder, job.plan.measured, job.measure, job.part, job.parts, reporter=said)
 
 
 def _judge(out: Path, job: Job, said: Noting) -> None:

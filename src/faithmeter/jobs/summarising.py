@@ -22,7 +22,7 @@ from faithmeter.faithfulness.curves import (
     random_spread,
     walk_passes,
 )
-from faithmeter.files import write_bytes
+from faithmeter.files import require_whole, write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
@@ -52,8 +52,9 @@ def parquet(table: pyarrow.Table) -> bytes:
 
 def read_measurement(run: Run, name: str) -> Table:
     """Return a measure's stored columns as (observations, steps + 1) arrays, in the order of the dataset rows."""
+    folder = require_whole(run.measurements / name, "`faithmeter measure` with the same options computes it again.")
     table = pyarrow.concat_tables(
-        [pyarrow.parquet.read_table(shard) for shard in sorted((run.measurements / name).glob("*.parquet"))]
+        [pyarrow.parquet.read_table(shard) for shard in sorted(folder.glob("*.parquet"))]
     ).sort_by([("row", "ascending"), ("step", "ascending")])
     return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in table.column_names}
 
@@ -83,7 +84,7 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
     results += _curve_results(run, "random", gold, curves, _typical(random[0], test, masf))
     results += _leads(run, test, tables, [result.as_row() for result in results])
     run.store_results(KINDS, results)
-    write_bytes(run.path / "observations.parquet", parquet(pyarrow.concat_tables(observations)))
+    write_bytes(run.observations, parquet(pyarrow.concat_tables(observations)))
     store_card(run)
 
 

@@ -1,11 +1,13 @@
 """Train: masked fine-tuning of a model on a task, into a run directory."""
 
 import dataclasses
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 from accelerate import PartialState
 
 from faithmeter.attacks import attack_texts
@@ -14,6 +16,7 @@ from faithmeter.bilstm import BILSTM
 from faithmeter.classifier import Classifier, classes_of, load_classifier, unmaskable_rows
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
+from faithmeter.files import only_one
 from faithmeter.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
 from faithmeter.in_distribution import masked_at_random
 from faithmeter.jobs.summarising import store_card
@@ -117,24 +120,34 @@ def train(
     )
     for note in (*splits.notes, *kept, *classifier.notes):
         reporter.note(note)
-    if PartialState().is_main_process:
-        Run.create(path, config)
-    PartialState().wait_for_everyone()
-    return _train_and_test(Run(path), splits, classifier, reporter)
+    path.mkdir(parents=True, exist_ok=True)
+    with _alone(path):
+        if PartialState().is_main_process:
+            Run.create(path, config)
+        PartialState().wait_for_everyone()
+        return _train_and_test(Run(path), splits, classifier, reporter)
 
 
 def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
     """Go on with a training that was interrupted, to the same weights as if it had not been."""
-    run = Run(path)
-    if run.trained and run.results:
-        raise InputError(f"{path} is trained to its end already: there is nothing to resume.")
-    config, splits = run.config, run.data()
-    if config.training is None:
-        raise InputError(f"{path} holds a model that came trained: there is nothing to resume.")
-    classifier = fresh_classifier(
-        config.model, splits, seed=config.training.seed, max_length=config.max_length, vectors=config.vectors
-    )
-    return _train_and_test(run, splits, classifier, _main_process_only(reporter))
+    run, reporter = Run(path), _main_process_only(reporter)
+    with _alone(run.path):
+        if run.trained and run.results:
+            raise InputError(f"{path} is trained to its end already: there is nothing to resume.")
+        config, splits = run.config, run.data()
+        if config.training is None:  # it came trained, and only its results can be missing
+            test = encode(run.classifier(), splits.test, "test", reporter)
+            store_performance(run, np.array(splits.train["label"]), test, reporter)
+            return run
+        classifier = fresh_classifier(
+            config.model, splits, seed=config.training.seed, max_length=config.max_length, vectors=config.vectors
+        )
+        return _train_and_test(run, splits, classifier, reporter)
+
+
+def _alone(path: Path) -> AbstractContextManager[None]:
+    """Refuse to train where another process is at work; those that train together count as one."""
+    return only_one(path) if PartialState().is_main_process else nullcontext()
 
 
 def train_or_go_on(

@@ -15,6 +15,7 @@ from faithmeter.batch import Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.data import DataSpec, load_splits
 from faithmeter.errors import InputError
+from faithmeter.files import only_one
 from faithmeter.jobs.adopting import adopt
 from faithmeter.jobs.training import absolute, encode
 from faithmeter.performance import Floats, majority_performance, weighted_performance
@@ -58,8 +59,9 @@ def transfer(path: str | Path, out: str | Path, data: DataSpec, *, reporter: Rep
         reference=run,
         reporter=reporter,
     )
-    if not any(row["kind"] == TRANSFER for row in made.results):
-        made.store_results(KINDS, _side_by_side(run, made, classifier))
+    with only_one(made.path):
+        if not any(row["kind"] == TRANSFER for row in made.results):
+            made.store_results(KINDS, _side_by_side(run, made, classifier))
     return made
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from faithmeter.batch import Batch, Encoded
 from faithmeter.classifier import Classifier
-from faithmeter.files import write_bytes
+from faithmeter.files import require_whole, write_bytes
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges import Columns
 from faithmeter.judges.maskings import representations
@@ -56,7 +56,7 @@ class Space:
     @classmethod
     def load(cls, file: Path) -> "Space":
         """Read it again."""
-        return cls(**load_file(file))
+        return cls(**load_file(require_whole(file, "`faithmeter audit` with the same options fits it again.")))
 
 
 def fit_space(classifier: Classifier, encoded: Encoded, *, seed: int = 0) -> Space:

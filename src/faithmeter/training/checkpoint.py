@@ -4,8 +4,8 @@ Written by hand because `accelerate.save_state` pickles the optimiser. No random
 everything from (seed, epoch, row).
 """
 
-import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from faithmeter.files import new_folder, write_bytes, write_json
+from faithmeter.errors import InputError
+from faithmeter.files import damaged, new_folder, read_json, write_bytes, write_json
 from faithmeter.training.curriculum import Position
 
 
@@ -50,13 +51,23 @@ def save(folder: Path, state: State, model: torch.nn.Module, optimizer: torch.op
             shutil.rmtree(old, ignore_errors=True)
 
 
-def load_latest(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> State | None:
-    """Put model and optimiser back as the last whole checkpoint has them; None where there is none."""
+def load_latest(
+    folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, tell: Callable[[str], None]
+) -> State | None:
+    """Put model and optimiser back as the last whole checkpoint has them; None where there is none.
+
+    One that is damaged, or whose best epoch is, is told of and passed over: the training goes on from one before it, or
+    from the start, to the same weights.
+    """
     epochs = _epochs(folder)
-    if not epochs:
+    for epoch in sorted(epochs, reverse=True):
+        source = epochs[epoch]
+        stored = _whole_state(source, tell)
+        best = None if stored is None or stored["best_epoch"] in (None, epoch) else epochs.get(stored["best_epoch"])
+        if stored is not None and (best is None or _whole_state(best, tell) is not None):
+            break
+    else:
         return None
-    source = epochs[max(epochs)]
-    stored = json.loads((source / "state.json").read_text(encoding="utf-8"))
     load_weights(folder, stored["epoch"], model)
     tensors = safetensors.torch.load_file(source / "optimizer.safetensors")
     states: dict[int, dict[str, Tensor]] = {}
@@ -71,6 +82,19 @@ def load_latest(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Opt
         best_epoch=stored["best_epoch"],
         history=stored["history"],
     )
+
+
+def _whole_state(source: Path, tell: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return the state of a checkpoint; None for one that is damaged."""
+    remedy = "The epochs from there on are trained again."
+    try:
+        file = damaged(source)
+        if file is None:
+            return read_json(source / "state.json", remedy)
+        tell(f"{file} is damaged: it is not what was written. {remedy}")
+    except InputError as error:
+        tell(str(error))
+    return None
 
 
 def load_weights(folder: Path, epoch: int, model: torch.nn.Module) -> None:

@@ -100,7 +100,7 @@ class _Training:
             fused=True,
         )
         self.state = checkpoint.State(position=Position(stage=0) if config.curriculum else Position())
-        stored = checkpoint.load_latest(checkpoints, classifier.model, optimizer)
+        stored = checkpoint.load_latest(checkpoints, classifier.model, optimizer, reporter.warn)
         if stored is not None:
             self.state = stored
             reporter.note(f"Going on after epoch {stored.epoch}.")

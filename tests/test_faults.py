@@ -1,0 +1,491 @@
+"""Faults, injected: nothing that was finished is lost, and the message says what to do (docs/faults.md)."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+from conftest import sentiment_rows
+
+from faithmeter import (
+    AuditOptions,
+    DataSpec,
+    InputError,
+    MeasureOptions,
+    Run,
+    SelectOptions,
+    TrainingOptions,
+    attack,
+    audit,
+    check,
+    files,
+    measure,
+    report,
+    resume,
+    select,
+    train,
+    transfer,
+)
+from faithmeter.jobs import auditing, measuring, roaring
+from faithmeter.jobs.attacking import attacked_rows
+from faithmeter.jobs.measuring import begin_measuring, measure_part
+from faithmeter.progress import Silent
+from faithmeter.training import checkpoint
+
+MEASURED = MeasureOptions(measures=("grad-l2", "loo-signed"), rows=30, random_runs=2)
+AUDITED = AuditOptions(judges=("erasure", "drift"), measures=("grad-l2",), rows=12)
+TRAINING = TrainingOptions(epochs=3, curriculum=False, learning_rate=2e-3, batch_size=16)
+
+
+class Listener(Silent):
+    """Keeps what was said."""
+
+    def __init__(self):
+        self.notes, self.warnings = [], []
+        self.note, self.warn = self.notes.append, self.warnings.append
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_parts():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(measuring, "TOKENS_AT_ONCE", 60)
+        patched.setattr(auditing, "TOKENS_AT_ONCE", 32)
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "reviews.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in sentiment_rows(300)))
+    return DataSpec(data=str(path))
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("trained") / "run", data, "small", TRAINING)
+
+
+@pytest.fixture(scope="module")
+def measured(trained, tmp_path_factory):
+    path = shutil.copytree(trained.path, tmp_path_factory.mktemp("measured") / "run")
+    check(path)
+    return measure(path, MEASURED)
+
+
+@pytest.fixture
+def fresh(trained, tmp_path):
+    return Run(shutil.copytree(trained.path, tmp_path / "run"))
+
+
+@pytest.fixture
+def run(measured, tmp_path):
+    return Run(shutil.copytree(measured.path, tmp_path / "run"))
+
+
+def untimed(run):
+    """The result rows but for times, which no two runs share."""
+    return sorted(
+        (row for row in run.results if row["metric"] != "seconds"), key=lambda row: json.dumps(row, sort_keys=True)
+    )
+
+
+def same_rows(run, other):
+    """Whether two runs have the same numbers, but for rounding."""
+    ours, theirs = untimed(run), untimed(other)
+    assert [{**row, **dict.fromkeys(("value", "low", "high"))} for row in ours] == [
+        {**row, **dict.fromkeys(("value", "low", "high"))} for row in theirs
+    ]
+    for name in ("value", "low", "high"):
+        assert [row[name] for row in ours] == pytest.approx([row[name] for row in theirs], abs=1e-5)
+    return True
+
+
+def flip(file):
+    """Change one bit in the middle of a file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def cut(file):
+    """Cut a file in half."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def times(*files):
+    return [file.stat().st_mtime_ns for file in files]
+
+
+# ---------------------------------------------------------------------------------- corrupted and truncated files
+
+
+@pytest.mark.parametrize("damage", [flip, cut])
+def test_a_damaged_part_of_a_measurement_is_told_set_aside_and_computed_again(run, measured, damage):
+    part, *others = sorted((run.measurements / "grad-l2").glob("*.parquet"))
+    before, said = times(*others), Listener()
+    assert others
+    damage(part)
+    broken = part.read_bytes()
+    measure(run.path, MEASURED, reporter=said)
+    assert [warning for warning in said.warnings if "00000.parquet is damaged" in warning and "set aside" in warning]
+    assert part.with_name("00000.parquet.damaged-1").read_bytes() == broken
+    assert times(*others) == before
+    assert untimed(run) == untimed(measured)
+
+
+@pytest.mark.parametrize("damage", [flip, cut])
+def test_a_damaged_judgement_and_what_it_builds_on_are_computed_again(fresh, damage):
+    audit(fresh.path, AUDITED)
+    whole = untimed(fresh)
+    part, *others = sorted((fresh.judgements / "erasure" / "grad-l2").glob("*.parquet"))
+    before, said = times(*others), Listener()
+    damage(part)
+    damage(fresh.judgements / "drift" / "space.safetensors")
+    audit(fresh.path, AUDITED, reporter=said)
+    assert sum("is damaged" in warning for warning in said.warnings) == 2
+    assert (times(*others), untimed(fresh)) == (before, whole)
+    damage(part)
+    with pytest.raises(InputError, match=r"00000.parquet is damaged.*faithmeter audit"):
+        audit(fresh.path, AuditOptions(judges=("erasure",), measures=("loo-abs",), rows=12))
+
+
+@pytest.mark.slow
+def test_a_damaged_retraining_is_done_again_with_the_steps_that_it_needs(data, tmp_path):
+    options = roaring.RoarOptions(measures=("x-grad-abs",), seeds=(0,))
+    once = roaring.roar(tmp_path / "roar", data, "bilstm", options, TrainingOptions(epochs=1, batch_size=64))
+    rows = [row for row in once.results if "seconds" not in row["kind"]]
+    steps = tmp_path / "roar/seed-0/x-grad-abs"
+    kept = [steps / "importance/outcome.json", steps / "recursive-03/outcome.json", steps / "roar-02/outcome.json"]
+    before, said = times(*kept), Listener()
+    cut(steps / "recursive-02/outcome.json")
+    roaring.go_on(once, reporter=said)
+    assert (steps / "recursive-02.damaged-1").is_dir()
+    assert any("outcome.json is damaged" in warning for warning in said.warnings)
+    assert times(*kept) == before
+    assert [row for row in once.results if "seconds" not in row["kind"]] == rows
+
+
+def test_a_damaged_model_is_refused_and_trained_again_to_the_same_weights(run, measured):
+    file = run.model_folder / "model.safetensors"
+    weights = file.read_bytes()
+    flip(file)
+    with pytest.raises(InputError, match=r"model.safetensors is damaged.*from a copy.*faithmeter train .* --resume"):
+        measure(run.path, MEASURED)
+    shutil.rmtree(run.model_folder)
+    resume(run.path)
+    assert file.read_bytes() == weights
+    measure(run.path, MEASURED)
+    assert untimed(run) == untimed(measured)
+
+
+def test_a_damaged_in_distribution_test_is_fitted_again_and_the_measurements_stay(run, measured):
+    parts = sorted(run.measurements.rglob("*.parquet"))
+    before, said = times(*parts), Listener()
+    cut(run.in_distribution_folder / "step-03.safetensors")
+    with pytest.raises(InputError, match=r"step-03.safetensors is damaged.*faithmeter check"):
+        measure(run.path, MEASURED)
+    check(run.path, reporter=said)
+    assert any("step-03.safetensors is damaged" in warning for warning in said.warnings)
+    assert (run.path / "in_distribution.damaged-1").is_dir()
+    measure(run.path, MEASURED)
+    assert (times(*parts), untimed(run)) == (before, untimed(measured))
+
+
+def test_another_in_distribution_test_does_not_take_the_place_of_a_damaged_one(run):
+    flip(run.in_distribution_folder / "masf.json")
+    with pytest.raises(InputError, match=r"another than the one .* was measured with.*same --form and --rows"):
+        check(run.path, rows=20)
+    check(run.path)  # asked as before
+    measure(run.path, MEASURED)
+    shutil.rmtree(run.in_distribution_folder)
+    with pytest.raises(InputError, match="was measured with"):
+        check(run.path, form="paper")
+
+
+@pytest.mark.parametrize("damage", [flip, cut])
+def test_damaged_results_are_refused_and_summed_up_again_from_what_is_kept(run, measured, damage):
+    parts = sorted(run.measurements.rglob("*.parquet"))
+    before = times(*parts)
+    damage(run.path / "results.jsonl")
+    for command in (lambda: report([run.path], run.path / "report"), lambda: measure(run.path, MEASURED)):
+        with pytest.raises(InputError, match=r"results.jsonl is damaged.*remove it, and repeat"):
+            command()
+    (run.path / "results.jsonl").unlink()
+    resume(run.path)
+    check(run.path)
+    measure(run.path, MEASURED)
+    assert (times(*parts), untimed(run)) == (before, untimed(measured))
+
+
+def test_damaged_tables_that_only_a_report_reads_are_refused_in_words(run):
+    attack(run.path, rows=5)
+    flip(run.observations)
+    with pytest.raises(InputError, match=r"observations.parquet is damaged.*faithmeter measure"):
+        report([run.path], run.path / "report")
+    flip(run.attacks)
+    with pytest.raises(InputError, match=r"attacks.parquet is damaged.*faithmeter attack"):
+        attacked_rows(run)
+
+
+@pytest.mark.parametrize("file", ["config.json", "measurements/settings.json"])
+def test_settings_that_cannot_be_read_are_refused_in_words(run, file):
+    cut(run.path / file)
+    with pytest.raises(InputError, match=r"is damaged: it cannot be read as JSON. Restore it from a copy"):
+        measure(run.path, MEASURED)
+
+
+@pytest.mark.parametrize("which", ["last", "best", "all"])
+def test_a_damaged_checkpoint_is_told_and_passed_over_to_the_same_weights(trained, data, tmp_path, monkeypatch, which):
+    real = checkpoint.save
+
+    def stop_after_two(folder, state, *rest):
+        state.best_epoch = 1  # so that there are two checkpoints
+        real(folder, state, *rest)
+        if state.epoch == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save", stop_after_two)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "run", data, "small", TRAINING)
+    folder, said = tmp_path / "run/checkpoints", Listener()
+    assert sorted(path.name for path in folder.iterdir()) == ["epoch-0001", "epoch-0002"]
+    for epoch in {"last": (2,), "best": (1,), "all": (1, 2)}[which]:
+        flip(folder / f"epoch-{epoch:04d}/model.safetensors")
+    run = resume(tmp_path / "run", reporter=said)
+    assert any("model.safetensors is damaged" in warning for warning in said.warnings)
+    assert any("Going on after epoch 1" in note for note in said.notes) == (which == "last")
+    assert run.weights == trained.weights
+
+
+def test_results_without_checksums_are_read_as_those_of_earlier_versions_are(run, measured):
+    for file in run.path.rglob(".*.sum"):
+        file.unlink()
+    settings = run.measurement_settings
+    for name in ("max_length", "in_distribution"):
+        del settings[name]
+    run.store_measurement_settings(settings)
+    parts = sorted(run.measurements.rglob("*.parquet"))
+    before = times(*parts)
+    measure(run.path, MEASURED)
+    assert (times(*parts), untimed(run)) == (before, untimed(measured))
+
+
+def test_who_is_killed_between_a_file_and_its_checksum_leaves_a_file_that_is_read(tmp_path, monkeypatch):
+    file, real = tmp_path / "results.jsonl", files.write_bytes
+    files.write_jsonl(file, [{"old": 1}])
+
+    def killed(path, content):
+        if path.suffix == ".sum":
+            raise KeyboardInterrupt
+        real(path, content)
+
+    monkeypatch.setattr(files, "write_bytes", killed)
+    with pytest.raises(KeyboardInterrupt):
+        real(file, b'{"new": 2}\n')
+    assert files.read_jsonl(file, "") == [{"new": 2}]
+
+
+def test_a_file_that_is_written_again_while_it_is_read_is_not_taken_for_damaged(tmp_path):
+    file, over, wrong = tmp_path / "results.jsonl", threading.Event(), []
+    files.write_jsonl(file, [{"number": 0}])
+
+    def read():
+        while not over.is_set():
+            wrong.extend(filter(None, [files.damaged(file)]))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(200):
+        files.write_jsonl(file, [{"number": number}])
+    over.set()
+    reader.join()
+    assert not wrong
+
+
+def test_threads_that_write_the_same_file_leave_one_of_their_contents(tmp_path):
+    file, contents = tmp_path / "page.html", [bytes([number]) * 100_000 for number in range(8)]
+
+    def write(content):
+        for _ in range(20):
+            files.write_bytes(file, content)
+
+    threads = [threading.Thread(target=write, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert file.read_bytes() in contents
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+# -------------------------------------------------------------------------------------- two processes on one run
+
+
+HOLD = "import sys; from pathlib import Path; from faithmeter.files import only_one\n"
+HOLD += "with only_one(Path(sys.argv[1]), together=len(sys.argv) > 2): print('held', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def held(run):
+    """Another process that is at work in the run."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_whatever_writes_into_a_run_refuses_while_another_process_does(run, held, data):
+    for work in (
+        lambda: resume(run.path),
+        lambda: check(run.path),
+        lambda: measure(run.path, MEASURED),
+        lambda: begin_measuring(run.path, MEASURED),
+        lambda: measure_part(run.path, MEASURED, "grad-l2", 0, 1),
+        lambda: audit(run.path, AUDITED),
+        lambda: attack(run.path, rows=5),
+        lambda: select(run.path, SelectOptions(measures=("grad-l2",), rows=10)),
+    ):
+        with pytest.raises(InputError, match=r"Another process is at work in .*: wait until it is done, or stop it"):
+            work()
+    report([run.path], run.path.with_name("report"))  # reads only
+    held.kill()
+    held.wait()
+    measure(run.path, MEASURED)  # the lock went with its process
+
+
+def test_two_trainings_of_one_name_do_not_mix(data, trained, tmp_path, monkeypatch):
+    real = Run.create.__func__
+
+    def beside(cls, path, config):
+        # what a second process meets after it, too, saw an empty place
+        with pytest.raises(InputError, match="Another process is at work"), files.only_one(path):
+            pass
+        return real(cls, path, config)
+
+    monkeypatch.setattr(Run, "create", classmethod(beside))
+    assert train(tmp_path / "run", data, "small", TRAINING).weights == trained.weights
+
+
+def test_processes_that_share_a_measurement_work_side_by_side_and_keep_others_out(run, tmp_path):
+    with files.only_one(run.path, together=True):
+        measure_part(run.path, MEASURED, "grad-l2", 0, 2)
+        with pytest.raises(InputError, match="Another process"):
+            measure(run.path, MEASURED)
+
+
+def test_a_run_on_another_domain_is_not_written_into_while_another_process_does(run, data, tmp_path):
+    made = transfer(run.path, tmp_path / "out", data)
+    with files.only_one(made.path), pytest.raises(InputError, match="Another process"):
+        transfer(run.path, tmp_path / "out", data)
+
+
+# ---------------------------------------------------------------------------------------------------- a full disk
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """A disk that is full after so many more files; None is as large as it was."""
+    real, room = os.fsync, {"files": None}
+
+    def sync(file):
+        if room["files"] is not None:
+            if room["files"] == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            room["files"] -= 1
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    return room
+
+
+@pytest.mark.parametrize("room", [0, 3, 9])
+def test_a_full_disk_stops_a_measurement_in_one_sentence_and_it_goes_on(fresh, disk, faithmeter, tmp_path, room):
+    whole = Run(shutil.copytree(fresh.path, tmp_path / "whole"))
+    options = ("--measures", "grad-l2", "--rows", "30", "--random-runs", "2", "--without-check")
+    assert faithmeter("measure", whole.path, *options)[0] == 0
+    disk["files"] = room
+    code, printed = faithmeter("measure", fresh.path, *options)
+    assert (code, "the disk is full" in printed, "Traceback" in printed) == (2, True, False)
+    assert "What is finished is kept" in printed
+    assert not list(fresh.path.rglob("*.part"))
+    parts = sorted(fresh.measurements.rglob("*.parquet"))
+    before, disk["files"] = times(*parts), None
+    assert faithmeter("measure", fresh.path, *options)[0] == 0
+    assert (times(*parts), untimed(fresh)) == (before, untimed(whole))
+
+
+@pytest.mark.parametrize("room", [0, 5])
+def test_a_full_disk_stops_a_check_in_one_sentence_and_it_can_be_repeated(run, disk, faithmeter, room):
+    shutil.rmtree(run.measurements)
+    whole = untimed(run)
+    disk["files"] = room
+    code, printed = faithmeter("check", run.path)
+    assert (code, "the disk is full" in printed) == (2, True)
+    disk["files"] = None
+    assert faithmeter("check", run.path)[0] == 0
+    assert untimed(run) == whole
+
+
+@pytest.mark.parametrize("room", [0, 7])
+def test_a_full_disk_stops_an_audit_in_one_sentence_and_it_goes_on(fresh, disk, faithmeter, tmp_path, room):
+    whole = Run(shutil.copytree(fresh.path, tmp_path / "whole"))
+    options = ("--judges", "erasure", "--measures", "grad-l2", "--rows", "12")
+    assert faithmeter("audit", whole.path, *options)[0] == 0
+    disk["files"] = room
+    code, printed = faithmeter("audit", fresh.path, *options)
+    assert (code, "the disk is full" in printed) == (2, True)
+    parts = sorted(fresh.judgements.rglob("*.parquet"))
+    before, disk["files"] = times(*parts), None
+    assert faithmeter("audit", fresh.path, *options)[0] == 0
+    assert (times(*parts), untimed(fresh)) == (before, untimed(whole))
+
+
+@pytest.mark.parametrize("room", [2, 6, 13])
+def test_a_full_disk_stops_a_training_in_one_sentence_and_it_goes_on(trained, data, disk, faithmeter, tmp_path, room):
+    options = ("--data", data.data, "--epochs", "3", "--no-curriculum", "--learning-rate", "2e-3")
+    disk["files"] = room
+    code, printed = faithmeter("train", tmp_path / "run", *options, "--batch-size", "16")
+    assert (code, "the disk is full" in printed) == (2, True)
+    disk["files"] = None
+    assert faithmeter("train", tmp_path / "run", "--resume")[0] == 0
+    assert Run(tmp_path / "run").weights == trained.weights
+
+
+# ------------------------------------------------------------------- another config, model or data under results
+
+
+def test_another_config_model_or_data_under_old_results_is_refused_in_words(run, data, tmp_path):
+    for options in (
+        MeasureOptions(measures=("grad-l2",), rows=29, random_runs=2),
+        MeasureOptions(measures=("grad-l2",), rows=30, random_runs=2, target="predicted"),
+        MeasureOptions(measures=("grad-l2",), rows=30, random_runs=2, seed=1),
+    ):
+        with pytest.raises(InputError, match=r"holds measurements with another .*Use the same settings"):
+            measure(run.path, options)
+    config = json.loads((run.path / "config.json").read_text())
+    for changed, words in (
+        ({"max_length": 4}, "holds measurements with another max_length"),
+        ({"data": {**config["data"], "seed": 5}}, "data of .* has changed since the run was made"),
+    ):
+        (run.path / "config.json").write_text(json.dumps({**config, **changed}))
+        with pytest.raises(InputError, match=words):
+            measure(run.path, MEASURED)
+    (run.path / "config.json").write_text(json.dumps(config))
+    files.write_bytes(run.model_folder / "model.safetensors", other_weights(run))
+    with pytest.raises(InputError, match="holds measurements with another weights"):
+        measure(run.path, MEASURED)
+
+
+def other_weights(run):
+    import safetensors.torch
+
+    tensors = safetensors.torch.load_file(run.model_folder / "model.safetensors")
+    return safetensors.torch.save({name: one + 1e-3 for name, one in tensors.items()}, metadata={"format": "pt"})
