@@ -35,6 +35,7 @@ from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF
 from faithmeter.results import Result, most_faithful
 from faithmeter.training import TrainingConfig
+from faithmeter.units import TOKEN
 
 FORMAT = 1
 DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
@@ -187,7 +188,10 @@ class Run:
     def measurement_settings(self) -> dict[str, Any]:
         """What the run was measured with; empty where it was not."""
         file = self.measurements / "settings.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        if not file.exists():
+            return {}
+        # who measured before there were units measured tokens
+        return {"by": TOKEN, "chunk": None, **json.loads(file.read_text(encoding="utf-8"))}
 
     def store_measurement_settings(self, settings: dict[str, Any]) -> None:
         """Keep what the run is measured with."""
