@@ -158,6 +158,75 @@ def test_a_function_that_changed_under_its_name_is_measured_anew(run):
     assert found(1) > 0 > found(-1)
 
 
+def test_measurements_by_other_units_are_refused_and_the_units_are_kept_with_them(run):
+    options = {"measures": ("loo-signed",), "rows": 5, "random_runs": 1, "without_check": True}
+    measure(run.path, MeasureOptions(**options, by="chunk", chunk=4))
+    stored = (run.path / "results.jsonl").read_bytes()
+    for other in ({}, {"by": "word"}, {"by": "chunk", "chunk": 5}):
+        with pytest.raises(InputError, match=r"another (by|chunk)"):
+            measure(run.path, MeasureOptions(**options, **other))
+    measure(run.path, MeasureOptions(**options, by="chunk", chunk=4))
+    rows = [json.loads(line) for line in stored.splitlines()]
+    assert [row for row in run.results if row["kind"] == "acu"] == [row for row in rows if row["kind"] == "acu"]
+    (found,) = explain(run.path, ["good film great story bad plot"])
+    assert found.by == "chunk of 4"  # as the run was measured
+    (found,) = explain(run.path, ["good film great story bad plot"], by="token")
+    assert (found.by, found.units) == ("token", ())
+
+
+def test_a_run_that_was_measured_before_there_were_units_was_measured_by_token(run):
+    options = MeasureOptions(measures=("loo-signed",), rows=5, random_runs=1, without_check=True)
+    measure(run.path, options)
+    file = run.measurements / "settings.json"
+    stored = json.loads(file.read_text())
+    file.write_text(json.dumps({key: value for key, value in stored.items() if key not in ("by", "chunk")}))
+    assert run.measurement_settings["by"] == "token"
+    measure(run.path, options)
+    with pytest.raises(InputError, match="another by"):
+        measure(run.path, dataclasses.replace(options, by="word"))
+
+
+def test_masking_by_larger_units_costs_fewer_passes(run):
+    passes = {}
+    for by in ("token", "chunk"):
+        shutil.rmtree(run.measurements, ignore_errors=True)
+        options = MeasureOptions(("loo-signed", "grad-l2"), rows=5, random_runs=1, without_check=True, by=by, chunk=3)
+        results = measure(run.path, options).results
+        passes[by] = [find(results, "token_passes", name)["value"] for name in ("loo-signed", "grad-l2")]
+    assert passes["chunk"][0] < passes["token"][0]
+    assert passes["chunk"][1] == passes["token"][1]  # gradients cost the same whatever they are added up over
+
+
+@pytest.mark.parametrize("wrong", [{"by": "sentences"}, {"by": "chunk", "chunk": 0}])
+def test_units_that_there_are_not_are_refused_before_any_work(run, wrong):
+    with pytest.raises(InputError, match=r"no unit 'sentences'|at least 1 token"):
+        MeasureOptions(**wrong)
+    with pytest.raises(InputError, match=r"no unit 'sentences'|at least 1 token"):
+        explain(run.path, ["good film"], **wrong)
+
+
+def test_the_command_line_masks_explains_and_reports_by_unit(run, faithmeter):
+    asked = ("--measures", "loo-signed", "--rows", "5", "--random-runs", "1", "--without-check")
+    code, printed = faithmeter("measure", run.path, *asked, "--by", "chunk", "--chunk", "4")
+    assert code == 0, printed
+    assert (run.measurement_settings["by"], run.measurement_settings["chunk"]) == ("chunk", 4)
+    text = "Good film. Bad plot."
+    code, printed = faithmeter("explain", run.path, text, "--by", "sentence", "--json")
+    assert code == 0, printed
+    found = json.loads(printed.splitlines()[-1])
+    assert [piece["text"] for piece in found["units"]] == ["Good film.", "Bad plot."]
+    code, printed = faithmeter("explain", run.path, text, "--by", "sentence")
+    assert "Good film. +" in printed or "Good film. -" in printed
+    code, printed = faithmeter("measure", run.path, *asked, "--by", "phrase")
+    assert code == 2
+    assert "There is no unit 'phrase'" in printed
+    code, printed = faithmeter("report", run.path, "--format", "markdown")
+    assert code == 0, printed
+    page = (run.path / "report" / "report.md").read_text()
+    assert "--by chunk --chunk 4" in page
+    assert "whole chunks of at most 4 tokens" in page
+
+
 def test_measures_of_one_name_are_refused_and_random_is_only_the_baseline(run):
     options = {"rows": 5, "random_runs": 1, "without_check": True}
     with pytest.raises(InputError, match="Two importance measures are named 'loo-abs'"):

@@ -20,7 +20,11 @@ SPECIAL, TEXT, CONTEXT = -1, 0, 1  # the values of `Encoded.sequence`
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows padded to the longest: (rows, tokens) tensors, and a label and a dataset row for each."""
+    """Rows padded to the longest: (rows, tokens) tensors, and a label and a dataset row for each.
+
+    `units` says which maskable tokens are masked and explained as a whole: they have one number, from 0 on; others -1.
+    None where every token is its own unit.
+    """
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -29,6 +33,7 @@ class Batch:
     masked: Tensor
     labels: Tensor
     rows: Tensor
+    units: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -68,7 +73,7 @@ class Encoded:
     """A tokenised split. The rows lie end to end; row i is `[offsets[i], offsets[i + 1])` of each flat array.
 
     `sequence` says of each token whether it belongs to the text (0), to the context (1), or is special (-1).
-    `truncated` counts the rows that were too long for the model.
+    `truncated` counts the rows that were too long for the model. `units` is as in `Batch`, counted anew in each row.
     """
 
     ids: Ints
@@ -79,6 +84,7 @@ class Encoded:
     labels: Ints
     pad_token_id: int
     truncated: int = 0
+    units: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -92,6 +98,15 @@ class Encoded:
     def maskable(self) -> Mask:
         """The tokens that importance measures rank and faithfulness metrics mask (flat)."""
         return self.sequence == TEXT
+
+    @property
+    def unit_counts(self) -> Ints:
+        """How many units each row has to mask: tokens, where nothing else is masked as a whole."""
+        if self.units is None:
+            before = np.concatenate(([0], np.cumsum(self.maskable)))
+            return np.diff(before[self.offsets])
+        spans = itertools.pairwise(self.offsets.tolist())
+        return np.array([self.units[start:end].max(initial=-1) + 1 for start, end in spans], dtype=np.int64)
 
     def sources(self) -> Ints:
         """Return for each row the number of the story that it was made of.
@@ -119,6 +134,7 @@ class Encoded:
     def joined(self, more: "Encoded") -> "Encoded":
         """Return these rows and then those of another split, encoded by the same tokenizer."""
         types = None if self.type_ids is None or more.type_ids is None else (self.type_ids, more.type_ids)
+        units = None if self.units is None or more.units is None else (self.units, more.units)
         return Encoded(
             ids=np.concatenate((self.ids, more.ids)),
             type_ids=types and np.concatenate(types),
@@ -128,6 +144,7 @@ class Encoded:
             labels=np.concatenate((self.labels, more.labels)),
             pad_token_id=self.pad_token_id,
             truncated=self.truncated + more.truncated,
+            units=units and np.concatenate(units),
         )
 
     def batch(self, rows: Sequence[int] | Ints) -> Batch:
@@ -150,6 +167,7 @@ class Encoded:
             masked=padded(self.masked, False),
             labels=torch.from_numpy(self.labels[rows]),
             rows=torch.from_numpy(rows),
+            units=None if self.units is None else padded(self.units, -1),
         )
 
     def batches(self, tokens: int, rows: Ints | None = None) -> Iterator[Batch]:

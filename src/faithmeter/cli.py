@@ -215,6 +215,8 @@ def measure(
     ] = None,
     random_runs: Annotated[int, typer.Option(help="Random maskings whose mean is the baseline.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and of random masking.")] = 0,
+    by: Annotated[str, typer.Option(help="Mask and explain by token, word, sentence or chunk.")] = "token",
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens that a chunk holds at most; no word is cut.")] = 16,
     without_check: Annotated[
         bool, typer.Option("--without-check", help="Measure without in-distribution test.")
     ] = False,
@@ -232,6 +234,8 @@ def measure(
         random_runs=random_runs,
         seed=seed,
         without_check=without_check,
+        by=by,
+        chunk=chunk,
         **chosen,
     )
     if run is not None and len(subjects) > 1:
@@ -265,13 +269,20 @@ def explain(
     ] = None,
     target: Annotated[str, typer.Option(help="Class that is explained: predicted, or a class name.")] = "predicted",
     tokens: Annotated[bool, typer.Option("--tokens", help="Show tokens instead of words.")] = False,
+    by: Annotated[
+        str | None,
+        typer.Option(help="Explain by token, word, sentence or chunk.  [default: as the run was measured, or token]"),
+    ] = None,
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that a chunk holds at most.  [default: as measured, or 16]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
 ) -> None:
     """Explain texts: which words made the model decide, and how faithful this very explanation is."""
     jobs = load_jobs()
     texts, contexts = _texts(jobs, run, text, context, file)
     reporter = Terminal(errors if as_json else console)  # machines read objects alone
-    chosen = {"measure": measure, "budget": budget, "target": target}
+    chosen = {"measure": measure, "budget": budget, "target": target, "by": by, "chunk": chunk}
     for explanation in jobs.explain(run, texts, contexts, **chosen, reporter=reporter):
         if as_json:
             print(json.dumps(explanation.as_row(), ensure_ascii=False))

@@ -12,8 +12,9 @@ from faithmeter.batch import TEXT, Batch
 from faithmeter.classifier import Classifier
 from faithmeter.faithfulness.curves import Floats, area_between_curves, masking_walk
 from faithmeter.heat_map import heat_map, visible
-from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure
+from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
 from faithmeter.in_distribution import MaSF, simes
+from faithmeter.units import CHUNK, CHUNKED, TOKEN, Explain, with_units
 
 RANDOM_RUNS = 5
 
@@ -46,6 +47,7 @@ class Explanation:
     masked in `steps`, and `random_curve`: above 0 means that this explanation finds tokens that matter more than random
     ones.
     `p_value` asks whether the masked texts behind them are in-distribution; None where that was not tested.
+    `by` is what was masked and explained as a whole; where that is not a token, `units` are its pieces.
     """
 
     text: str
@@ -62,6 +64,13 @@ class Explanation:
     acu: float
     racu: float | None
     p_value: float | None
+    by: str = TOKEN
+    units: tuple[Piece, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """What a reader is shown: the units that were explained as a whole, or the words where those were tokens."""
+        return self.units or self.words
 
     def as_row(self) -> dict[str, Any]:
         """Return the explanation as plain lists and numbers, for JSON."""
@@ -69,7 +78,7 @@ class Explanation:
 
     def __str__(self) -> str:
         """Say the answer, its most important words, and how faithful that is, in a line."""
-        top = sorted(self.words, key=lambda word: -abs(word.importance))[:5]
+        top = sorted(self.pieces, key=lambda word: -abs(word.importance))[:5]
         words = ", ".join(f"{word.text} {word.importance:+.3f}" for word in top)
         return f"{self._says()}: {words}"
 
@@ -78,8 +87,8 @@ class Explanation:
         return f"<p>{self.coloured()}</p><p><small>{visible(self._says())}</small></p>"
 
     def coloured(self, *, tokens: bool = False, end: int | None = None) -> str:
-        """Return the text, up to `end`, as HTML with its words coloured by importance, or its tokens."""
-        pieces = self.tokens if tokens else self.words
+        """Return the text, up to `end`, as HTML with its words, or units, coloured by importance, or its tokens."""
+        pieces = self.tokens if tokens else self.pieces
         return heat_map(self.text[:end], [(piece.start, piece.end, piece.importance) for piece in pieces])
 
     def _says(self) -> str:
@@ -95,8 +104,12 @@ def explain_texts(
     target: str = "predicted",
     masf: MaSF | None = None,
     seed: int = 0,
+    by: str = TOKEN,
+    chunk: int = CHUNK,
 ) -> list[Explanation]:
     """Explain texts one by one; `target` is `predicted` or the name of the class whose logit is explained.
+
+    `by` is what is masked and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
 
     Needs no run: `explain_texts(Classifier(model, tokenizer), texts, measure="loo-signed")` takes a transformers model
     and tokenizer that you have, and leaves them as they were.
@@ -114,6 +127,8 @@ def explain_texts(
             masf=masf,
             seed=seed,
             row=row,
+            by=by,
+            chunk=chunk,
         )
     ]
 
@@ -129,19 +144,25 @@ def explain_text(
     seed: int = 0,
     row: int = 0,
     random_runs: int = RANDOM_RUNS,
+    by: str = TOKEN,
+    chunk: int = CHUNK,
 ) -> list[Explanation]:
     """Explain one text by several measures, beside the same random masking.
 
     All that is random comes from the seed and the dataset row: with those of a measurement, and as many random runs,
     the areas are those that were measured.
     """
-    encoded = classifier.encode([text], None if context is None else [context])
+    contexts = None if context is None else [context]
+    encoded = with_units(classifier.encode([text], contexts), classifier, [text], contexts, by=by, chunk=chunk)
     batch = replace(encoded.batch([0]), rows=torch.tensor([row]))
     predicted = int(classifier.predict_with_features(batch)[0].argmax())
     targets = torch.tensor([predicted if target == "predicted" else classifier.labels.index(target)])
     baseline = _random_curve(classifier, batch, targets, seed, random_runs)
     return [
-        _explain(classifier, batch, text, context, measure, predicted, targets, baseline, masf, seed)
+        replace(
+            _explain(classifier, batch, text, context, measure, predicted, targets, baseline, masf, seed),
+            by=f"{by} of {chunk}" if by == CHUNKED else by,
+        )
         for measure in measures
     ]
 
@@ -173,7 +194,7 @@ def _explain(
     answers, p_values = _follow(classifier, walk, masf)
     curve = answers[:, int(targets)].numpy()
     acu, racu = area_between_curves(curve, baseline)
-    positions, tokens, words = _pieces(classifier, text, context, importance[0])
+    positions, tokens, words, units = _pieces(classifier, batch, text, context, importance[0])
     steps = tuple(
         Step(
             masked=tuple(number for number, position in enumerate(positions) if bool(masked.masked[0, position])),
@@ -192,6 +213,7 @@ def _explain(
         probability=float(curve[0]),
         tokens=tokens,
         words=words,
+        units=units,
         steps=steps,
         curve=tuple(curve.tolist()),
         random_curve=tuple(baseline.tolist()),
@@ -213,18 +235,20 @@ def _follow(classifier: Classifier, walk: list[Batch], masf: MaSF | None) -> tup
 
 
 def _pieces(
-    classifier: Classifier, text: str, context: str | None, importance: Tensor
-) -> tuple[list[int], tuple[Piece, ...], tuple[Piece, ...]]:
-    """Return the positions of the text's tokens, the tokens, and the words.
+    classifier: Classifier, batch: Batch, text: str, context: str | None, importance: Tensor
+) -> tuple[list[int], tuple[Piece, ...], tuple[Piece, ...], tuple[Piece, ...]]:
+    """Return the positions of the text's tokens, the tokens, the words, and the units if they are not tokens.
 
     A word belongs to (sequence, word): those of the context are not the text's.
 
-    The token of the largest absolute importance speaks for its word, which suits every kind of measure.
+    The token of the largest absolute importance speaks for its word, which suits every kind of measure. The tokens of a
+    unit all have its importance.
     """
     (encoding,) = classifier.encodings([text], None if context is None else [context])
     positions: list[int] = []
     tokens: list[Piece] = []
     words: dict[int, list[Piece]] = {}
+    units: dict[int, list[Piece]] = {}
     for position, (sequence, word) in enumerate(zip(encoding.sequence_ids, encoding.word_ids, strict=True)):
         if sequence != TEXT:
             continue
@@ -233,12 +257,18 @@ def _pieces(
         positions.append(position)
         tokens.append(piece)
         words.setdefault(position if word is None else word, []).append(piece)
+        if batch.units is not None and bool(batch.maskable[0, position]):
+            units.setdefault(int(batch.units[0, position]), []).append(piece)
+    return positions, tuple(tokens), _joined(text, words), _joined(text, units)
+
+
+def _joined(text: str, groups: dict[int, list[Piece]]) -> tuple[Piece, ...]:
+    """Return each group of tokens as one piece of the text."""
     joined = []
-    for pieces in words.values():
-        start, end = pieces[0].start, pieces[-1].end
+    for pieces in groups.values():
         loudest = max(pieces, key=lambda piece: abs(piece.importance))
-        joined.append(_piece(text, start, end, loudest.importance))
-    return positions, tuple(tokens), tuple(joined)
+        joined.append(_piece(text, pieces[0].start, pieces[-1].end, loudest.importance))
+    return tuple(joined)
 
 
 def _piece(text: str, start: int, end: int, importance: float) -> Piece:

@@ -93,7 +93,7 @@ def _number(value: float | None) -> str:
 
 def print_explanation(explanation: "Explanation", tokens: bool) -> None:
     """Print the text coloured: orange speaks for the class, blue against it, stronger means more important."""
-    pieces = explanation.tokens if tokens else explanation.words
+    pieces = explanation.tokens if tokens else explanation.pieces
     strongest = max((abs(piece.importance) for piece in pieces), default=0.0) or 1.0
     painted, end = Text(), 0
     for piece in pieces:

@@ -34,6 +34,7 @@ from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF
 from faithmeter.results import Result, most_faithful
 from faithmeter.training import TrainingConfig
+from faithmeter.units import TOKEN
 
 FORMAT = 1
 MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
@@ -190,7 +191,9 @@ class Run:
     @property
     def measurement_settings(self) -> dict[str, Any]:
         """What the run was measured with; empty where it was not."""
-        return self._settings(self.measurements / "settings.json")
+        stored = self._settings(self.measurements / "settings.json")
+        # who measured before there were units measured tokens
+        return {"by": TOKEN, "chunk": None, **stored} if stored else {}
 
     @staticmethod
     def _settings(file: Path) -> dict[str, Any]:

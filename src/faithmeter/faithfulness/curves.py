@@ -25,16 +25,28 @@ Interval = tuple[float, float] | None
 def mask_most_important(batch: Batch, importance: Tensor, step: int, steps: int = STEPS) -> Tensor:
     """Return what is masked at a step: floor(n·step/steps) of a row's n maskable tokens, in whole numbers.
 
-    Tokens that are masked already stay and count; the highest importance comes next, ties to the lowest position.
+    Tokens that are masked already stay and count; the highest importance comes next, ties to the lowest position. Units
+    are masked as a whole, and steps still count tokens: a unit is masked if at least half of it fits into the step's
+    share. So all measures mask the same share but for rounding, which favours none, and who only likes long units gains
+    nothing. A unit whose tokens differ in importance has the largest.
     """
     wanted = batch.maskable.sum(dim=1) * step // steps - (batch.masked & batch.maskable).sum(dim=1)
     open_ = batch.maskable & ~batch.masked
-    # two stable sorts: by importance, then the tokens that may be chosen before those that may not
-    by_importance = importance.argsort(dim=1, descending=True, stable=True)
-    may = open_.gather(1, by_importance)
-    order = by_importance.gather(1, may.int().argsort(dim=1, descending=True, stable=True))
-    rank = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order).contiguous())
-    return batch.masked | (open_ & (rank < wanted[:, None]))
+    positions = torch.arange(open_.shape[1], device=open_.device).expand_as(open_)
+    unit = positions if batch.units is None else batch.units.clamp(min=0)
+    loudest = torch.full(open_.shape, -torch.inf, device=open_.device, dtype=importance.dtype)
+    loudest.scatter_reduce_(1, unit, importance.masked_fill(~open_, -torch.inf), "amax")
+    # three stable sorts: by unit, by its importance, then the tokens that may be chosen before those that may not
+    order = unit.argsort(dim=1, stable=True)
+    for key in (loudest.gather(1, unit), open_.int()):
+        order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
+    rank = torch.empty_like(order).scatter_(1, order, positions.contiguous())
+    size = torch.zeros_like(rank).scatter_add_(1, unit, open_.long())
+    before = torch.full_like(rank, open_.shape[1]).scatter_reduce_(
+        1, unit, rank.masked_fill(~open_, open_.shape[1]), "amin"
+    )
+    fits = 2 * before + size <= 2 * wanted[:, None]  # of a single token: as many come before it as are wanted at most
+    return batch.masked | (open_ & fits.gather(1, unit))
 
 
 def masking_walk(
@@ -61,16 +73,16 @@ def masking_walk(
     yield batch.with_masked(batch.masked | batch.maskable)
 
 
-def walk_passes(measure: ImportanceMeasure, tokens: int, steps: int = STEPS) -> float | None:
-    """Return about how often a text of so many maskable tokens goes through the model as it is explained on a walk.
+def walk_passes(measure: ImportanceMeasure, units: int, steps: int = STEPS) -> float | None:
+    """Return about how often a text of so many units to mask goes through the model as it is explained on a walk.
 
-    That is once where the measure is not recursive, and before each step where it is, of ever fewer tokens. What is
+    That is once where the measure is not recursive, and before each step where it is, of ever fewer units. What is
     predicted on the way is not counted. None for a measure of which nothing is known.
     """
     if measure.passes is None:
         return None
     explained = range(steps) if measure.recursive else range(1)
-    return float(sum(measure.passes(tokens - tokens * step // steps) for step in explained))
+    return float(sum(measure.passes(units - units * step // steps) for step in explained))
 
 
 def area_between_curves(performance: Floats, random: Floats) -> tuple[Floats, Floats]:

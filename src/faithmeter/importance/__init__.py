@@ -43,8 +43,7 @@ from faithmeter.importance.gradient import (
 from faithmeter.importance.occlusion import leave_one_out
 from faithmeter.importance.search import evaluations, search
 from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
-
-Explain = Callable[[Classifier, Batch, Tensor, int], Tensor]
+from faithmeter.units import Explain, of_units
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,12 @@ class ImportanceMeasure:
     """A function with a name tag.
 
     `explain(classifier, batch, targets, seed)` returns the (rows, tokens) importance of each token for the logit of
-    each row's target class, with the batch's masked tokens masked; 0 where a token is not maskable. `recursive` says
+    each row's target class, with the batch's masked tokens masked; 0 where a token is not maskable. Where the batch has
+    units, every token of a unit has the importance of the unit: that of masking it whole, or what `of_units` makes of
+    the importance of its tokens. `recursive` says
     that it is computed anew on the masked input at every masking step; `differentiable` that it has
     a gradient by the word embeddings: then `at` is the same measure at any embeddings.
-    `passes(n)` is about how many times a text of n unmasked tokens goes through the model, to foretell the time;
+    `passes(n)` is about how many times a text of n unmasked units goes through the model, to foretell the time;
     a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is. `not_for` is the
     `model_type` of the models that it cannot explain.
     """
@@ -89,10 +90,19 @@ BILSTM_TYPE = BiLSTMConfig.model_type  # has one attention, so nothing to averag
 _TABLE = (
     # name, family, signed, recursive, differentiable, explain, passes, absolute_of
     ImportanceMeasure("random", "random", False, False, False, random_importance, lambda _: 0),
-    ImportanceMeasure("grad-l1", "gradient", False, True, True, gradient_l1, lambda _: 3, at=gradient_l1_at),
-    ImportanceMeasure("grad-l2", "gradient", False, True, True, gradient_l2, lambda _: 3, at=gradient_l2_at),
+    ImportanceMeasure("grad-l1", "gradient", False, True, True, of_units(gradient_l1), lambda _: 3, at=gradient_l1_at),
     ImportanceMeasure(
-        "x-grad-signed", "gradient", True, True, True, input_times_gradient, lambda _: 3, at=input_times_gradient_at
+        "grad-l2", "gradient", False, True, True, of_units(gradient_l2, power=2), lambda _: 3, at=gradient_l2_at
+    ),
+    ImportanceMeasure(
+        "x-grad-signed",
+        "gradient",
+        True,
+        True,
+        True,
+        of_units(input_times_gradient),
+        lambda _: 3,
+        at=input_times_gradient_at,
     ),
     ImportanceMeasure(
         "x-grad-abs",
@@ -100,13 +110,20 @@ _TABLE = (
         False,
         True,
         True,
-        absolute(input_times_gradient),
+        absolute(of_units(input_times_gradient)),
         lambda _: 3,
         "x-grad-signed",
         at=absolute_at(input_times_gradient_at),
     ),
     ImportanceMeasure(
-        "ig-signed", "gradient", True, True, True, integrated_gradient, lambda _: 3 * STEPS, at=integrated_gradient_at
+        "ig-signed",
+        "gradient",
+        True,
+        True,
+        True,
+        of_units(integrated_gradient),
+        lambda _: 3 * STEPS,
+        at=integrated_gradient_at,
     ),
     ImportanceMeasure(
         "ig-abs",
@@ -114,7 +131,7 @@ _TABLE = (
         False,
         True,
         True,
-        absolute(integrated_gradient),
+        absolute(of_units(integrated_gradient)),
         lambda _: 3 * STEPS,
         "ig-signed",
         at=absolute_at(integrated_gradient_at),
@@ -125,9 +142,16 @@ _TABLE = (
     ),
     ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
     ImportanceMeasure("search", "occlusion", True, False, False, search, evaluations),
-    ImportanceMeasure("attention", "attention", False, True, True, attention, lambda _: 1, at=attention_at),
+    ImportanceMeasure("attention", "attention", False, True, True, of_units(attention), lambda _: 1, at=attention_at),
     ImportanceMeasure(
-        "scaled-attention", "attention", True, True, True, scaled_attention, lambda _: 3, at=scaled_attention_at
+        "scaled-attention",
+        "attention",
+        True,
+        True,
+        True,
+        of_units(scaled_attention),
+        lambda _: 3,
+        at=scaled_attention_at,
     ),
     ImportanceMeasure("lime", "surrogate", True, True, False, lime, lambda _: SAMPLES),
     ImportanceMeasure("kernel-shap", "surrogate", True, True, False, kernel_shap, lambda _: SAMPLES),
@@ -137,7 +161,7 @@ _TABLE = (
         False,
         True,
         True,
-        attention_average,
+        of_units(attention_average),
         lambda _: 1,
         not_for=BILSTM_TYPE,
         at=attention_average_at,
@@ -148,7 +172,7 @@ _TABLE = (
         False,
         True,
         True,
-        attention_rollout,
+        of_units(attention_rollout),
         lambda _: 1,
         not_for=BILSTM_TYPE,
         at=attention_rollout_at,
@@ -159,19 +183,19 @@ _TABLE = (
         False,
         True,
         True,
-        partial(attention_rollout, residual=True),
+        of_units(partial(attention_rollout, residual=True)),
         lambda _: 1,
         not_for=BILSTM_TYPE,
         at=partial(attention_rollout_at, residual=True),
     ),
-    ImportanceMeasure("deep-lift", "gradient", True, True, True, deep_lift, lambda _: 5, at=deep_lift_at),
+    ImportanceMeasure("deep-lift", "gradient", True, True, True, of_units(deep_lift), lambda _: 5, at=deep_lift_at),
     ImportanceMeasure(
         "ensemble-top3",
         "ensemble",
         True,
         True,
         False,
-        ensemble((lime, kernel_shap, integrated_gradient)),
+        ensemble((lime, kernel_shap, of_units(integrated_gradient))),
         lambda _: 2 * SAMPLES + 3 * STEPS,
     ),
     ImportanceMeasure(
@@ -182,11 +206,11 @@ _TABLE = (
         False,
         ensemble(
             (
-                gradient_l2,
-                input_times_gradient,
-                integrated_gradient,
-                attention_average,
-                attention_rollout,
+                of_units(gradient_l2, power=2),
+                of_units(input_times_gradient),
+                of_units(integrated_gradient),
+                of_units(attention_average),
+                of_units(attention_rollout),
                 lime,
                 kernel_shap,
             )
@@ -205,7 +229,7 @@ def with_steps(measure: ImportanceMeasure, steps: int) -> ImportanceMeasure:
     explain, at = partial(integrated_gradient, steps=steps), partial(integrated_gradient_at, steps=steps)
     return replace(
         measure,
-        explain=explain if measure.signed else absolute(explain),
+        explain=of_units(explain) if measure.signed else absolute(of_units(explain)),
         passes=lambda _: 3 * steps,
         at=at if measure.signed else absolute_at(at),
     )
@@ -225,7 +249,8 @@ def as_measure(measure: str | Explain | ImportanceMeasure) -> ImportanceMeasure:
     """Return the measure of that name, or a plain function of (classifier, batch, targets, seed) as a measure.
 
     Of a function nothing is known, so it is taken to be signed and to be computed anew at each masking step. Whatever
-    it says of tokens that are not maskable is set to 0; it must be finite where they are.
+    it says of tokens that are not maskable is set to 0; it must be finite where they are. Where units are masked as a
+    whole, a unit has the sum of what it says of the unit's tokens.
     """
     if isinstance(measure, ImportanceMeasure):
         return measure
@@ -234,7 +259,7 @@ def as_measure(measure: str | Explain | ImportanceMeasure) -> ImportanceMeasure:
             raise InputError(f"There is no importance measure {measure!r}.{nearest(measure, IMPORTANCE_MEASURES)}")
         return IMPORTANCE_MEASURES[measure]
     name = getattr(measure, "__name__", type(measure).__name__)
-    return ImportanceMeasure(name, "custom", True, True, False, _checked(name, measure))
+    return ImportanceMeasure(name, "custom", True, True, False, of_units(_checked(name, measure)))
 
 
 def _checked(name: str, explain: Explain) -> Explain:

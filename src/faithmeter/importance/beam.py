@@ -1,5 +1,7 @@
 """Importance from a beam search for the order of masking that lowers the target's logit soonest."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch import Tensor
 from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
 from faithmeter.masking import Mask
+from faithmeter.units import Floats, TextUnits, open_units
 
 WIDTH = 10
 
@@ -14,51 +17,53 @@ WIDTH = 10
 def beam(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, width: int = WIDTH) -> Tensor:
     """Return n … 1 along the best order of masking found (Zhou & Shah 2023; FMM App. E.2); 0 if masked already.
 
-    A state is a set of masked tokens, and its value the sum of logit(x) − logit(masked) over the sets on its way: the
-    area over the masking curve. Every round masks one more token in each of the `width` best states of a row. Of ways
-    that lead to the same set the best is kept, and the set evaluated once. The last set, all masked, adds the same to
-    every way, so it is not evaluated. Rows are searched side by side to fill passes; none sees another's states.
+    A state is a set of masked units, which are tokens where nothing else is said, and its value the sum of logit(x) −
+    logit(masked) over the sets on its way: the area over the masking curve. Every round masks one more unit in each of
+    the `width` best states of a row. Of ways that lead to the same set the best is kept, and the set evaluated once.
+    The last set, all masked, adds the same to every way, so it is not evaluated. Rows are searched side by side to fill
+    passes; none sees another's states.
     """
     home, batch, targets = batch.input_ids.device, batch.to(classifier.device), targets.to(classifier.device)
-    free = (batch.maskable & ~batch.masked).cpu().numpy()
-    fixed = batch.masked.cpu().numpy()
-    searches = [_Search(free[row], width) for row in range(len(batch))]
+    units = open_units(batch)
+    searches = [_Search(one.count, width) for one in units]
     start = classifier.logits_of_masks(batch, torch.arange(len(batch), device=targets.device), batch.masked)
     original = start.gather(1, targets[:, None]).squeeze(1)
     while active := [row for row, search in enumerate(searches) if search.rounds > 1]:
-        sets = [searches[row].expand() for row in active]
+        sets = [units[row].tokens_of(searches[row].expand()) for row in active]
         rows = torch.tensor(active).repeat_interleave(torch.tensor([len(s) for s in sets])).to(targets.device)
         masked = torch.from_numpy(np.concatenate(sets)).to(targets.device)
         logits = classifier.logits_of_masks(batch, rows, masked | batch.masked[rows])
         drops = original[rows] - logits.gather(1, targets[rows, None]).squeeze(1)
         for row, drop in zip(active, drops.cpu().split([len(s) for s in sets]), strict=True):
             searches[row].keep(drop.numpy())
-    importance = np.zeros(fixed.shape, dtype=np.float32)
-    for row, search in enumerate(searches):
-        order = search.best_order()
-        importance[row, order] = np.arange(len(order), 0, -1)
+    importance = np.stack([along(one, search.best_order()) for one, search in zip(units, searches, strict=True)])
     return torch.from_numpy(importance).to(home)
+
+
+def along(units: TextUnits, order: Sequence[int]) -> Floats:
+    """Return n … 1 along an order of units, at their tokens."""
+    values = np.zeros(units.count)
+    values[list(order)] = np.arange(len(order), 0, -1)
+    return units.spread(values).astype(np.float32)
 
 
 class _Search:
     """The beam of one row: its states, best first, each a set and the order in which the set was masked."""
 
-    def __init__(self, free: Mask, width: int) -> None:
+    def __init__(self, units: int, width: int) -> None:
         self.width = width
-        self.positions = np.flatnonzero(free)
-        self.rounds = len(self.positions)  # tokens that are left to mask
-        self.sets = np.zeros((1, len(free)), dtype=np.bool_)
+        self.units = self.rounds = units  # of the rounds, those that are left to mask
+        self.sets = np.zeros((1, units), dtype=np.bool_)
         self.orders: list[tuple[int, ...]] = [()]
         self.values = np.zeros(1, dtype=np.float32)
 
     def expand(self) -> Mask:
-        """Return every set that is one token larger than a state, once, in the order (parent, position)."""
+        """Return every set that is one unit larger than a state, once, in the order (parent, position)."""
         # a better parent comes earlier, so the first way to a set is the best
-        self.parents, at = np.nonzero(~self.sets[:, self.positions])
-        self.added = self.positions[at]
+        self.parents, self.added = np.nonzero(~self.sets)
         sets = self.sets[self.parents]
         sets[np.arange(len(sets)), self.added] = True
-        packed = np.ascontiguousarray(np.packbits(sets[:, self.positions], axis=1))
+        packed = np.ascontiguousarray(np.packbits(sets, axis=1))
         _, first = np.unique(packed.view(f"V{packed.shape[1]}").ravel(), return_index=True)
         first.sort()
         self.parents, self.added, self.candidates = self.parents[first], self.added[first], sets[first]
@@ -73,6 +78,6 @@ class _Search:
         self.rounds -= 1
 
     def best_order(self) -> list[int]:
-        """Return the positions of the best state in the order of masking, and last the one that is left."""
+        """Return the units of the best state in the order of masking, and last the one that is left."""
         order = list(self.orders[0])
-        return order + [int(position) for position in self.positions if position not in order]
+        return order + [unit for unit in range(self.units) if unit not in order]

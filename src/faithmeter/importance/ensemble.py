@@ -1,15 +1,15 @@
 """Ensembles: the mean of several importances, each scaled so that its absolute values add up to 1 (Thesis 3.4)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
+from faithmeter.units import Explain, even_shares
 
 NOTHING = 1e-4  # what rounding makes of a zero: gradient times input, where a norm follows the embeddings
-Explain = Callable[[Classifier, Batch, Tensor, int], Tensor]
 
 
 def ensemble(members: Sequence[Explain]) -> Explain:
@@ -19,7 +19,7 @@ def ensemble(members: Sequence[Explain]) -> Explain:
         total = torch.zeros(batch.maskable.shape, device=batch.maskable.device)
         for member in members:
             importance = member(classifier, batch, targets, seed)
-            size = importance.abs().sum(dim=1, keepdim=True)
+            size = even_shares(batch, importance.abs()).sum(dim=1, keepdim=True)
             total += torch.where(size < NOTHING, 0.0, importance / size)
         return total / len(members)
 

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
+from faithmeter.importance.beam import along
 from faithmeter.masking import Mask
+from faithmeter.units import TextUnits, open_units
 
 EXACT = 6  # of so few tokens every set is evaluated: they are hardly more than those that a beam meets
 WINDOW = 3  # neighbours in the order that are put in their best order; swaps of two gain nothing after a greedy choice
@@ -39,42 +41,46 @@ def search(
 ) -> Tensor:
     """Return n … 1 along the best order of masking found; 0 if masked already. `find` is the search of one text.
 
+    Where units are masked as a whole, they are what is said of tokens here.
+
     The value of an order is beam search's: the sum of logit(x) − logit(masked) over the sets on its way. The search of
     a text asks for the sets that it wants to know and goes on when it is told; what all texts of the batch ask for
     shares packed passes. None sees another's answers, and none asks for a set twice.
     """
     home, batch, targets = batch.input_ids.device, batch.to(classifier.device), targets.to(classifier.device)
-    free = [np.flatnonzero(row) for row in (batch.maskable & ~batch.masked).cpu().numpy()]
+    units = open_units(batch)
     start = classifier.logits_of_masks(batch, torch.arange(len(batch), device=targets.device), batch.masked)
     original = start.gather(1, targets[:, None]).squeeze(1)
     importance = np.zeros(batch.maskable.shape, dtype=np.float32)
-    searches = [(find or guided_order)(len(positions)) for positions in free]
+    searches = [(find or guided_order)(one.count) for one in units]
     drops: dict[int, Floats | None] = dict.fromkeys(range(len(batch)))  # what each open search is told next
     while drops:
         asked: dict[int, Mask] = {}
         for row, told in drops.items():
             try:
-                asked[row] = _as_masks(searches[row].send(told), len(free[row]))  # type: ignore[arg-type]
+                asked[row] = _as_masks(searches[row].send(told), units[row].count)  # type: ignore[arg-type]
             except StopIteration as end:
-                importance[row, free[row][end.value]] = np.arange(len(end.value), 0, -1)
-        drops = _evaluated(classifier, batch, targets, original, free, asked) if asked else {}
+                importance[row] = along(units[row], end.value)
+        drops = _evaluated(classifier, batch, targets, original, units, asked) if asked else {}
     return torch.from_numpy(importance).to(home)
 
 
 def _evaluated(
-    classifier: Classifier, batch: Batch, targets: Tensor, original: Tensor, free: list[Any], asked: dict[int, Mask]
+    classifier: Classifier,
+    batch: Batch,
+    targets: Tensor,
+    original: Tensor,
+    units: list[TextUnits],
+    asked: dict[int, Mask],
 ) -> dict[int, Floats | None]:
     """Return the drop of each row's logit at every set that its search asked for."""
     counts = [len(sets) for sets in asked.values()]
-    every = np.zeros((sum(counts), batch.maskable.shape[1]), dtype=np.bool_)
-    ends = np.cumsum(counts)
-    for (row, sets), end in zip(asked.items(), ends, strict=True):
-        every[end - len(sets) : end, free[row]] = sets
+    every = np.concatenate([units[row].tokens_of(sets) for row, sets in asked.items()])
     rows = torch.tensor(list(asked)).repeat_interleave(torch.tensor(counts)).to(targets.device)
     masked = torch.from_numpy(every).to(targets.device) | batch.masked[rows]
     logits = classifier.logits_of_masks(batch, rows, masked)
     found = (original[rows] - logits.gather(1, targets[rows, None]).squeeze(1)).double().cpu().numpy()
-    return dict(zip(asked, np.split(found, ends[:-1]), strict=True))
+    return dict(zip(asked, np.split(found, np.cumsum(counts)[:-1]), strict=True))
 
 
 def evaluations(count: int) -> float:

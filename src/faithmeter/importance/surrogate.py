@@ -1,6 +1,7 @@
 """Surrogate importance: mask random sets of tokens, and fit a linear model to what the classifier says.
 
-LIME (Ribeiro et al., 2016) and KernelSHAP (Lundberg and Lee, 2017), over the tokens of a text that are not masked yet.
+LIME (Ribeiro et al., 2016) and KernelSHAP (Lundberg and Lee, 2017), over the tokens of a text, or its
+units, that are not masked yet.
 Own code, because the packages explain one text at a time, in passes that are padded or half empty; here the maskings of
 all texts are packed together. The fits take a thousandth of the time of the passes.
 """
@@ -17,6 +18,7 @@ from torch import Tensor
 from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
 from faithmeter.masking import Purpose, random_stream
+from faithmeter.units import open_units
 
 SAMPLES = 200
 KERNEL_WIDTH = 25  # of LIME's weights, for cosine distances in per cent, and its ridge: those of the package
@@ -45,18 +47,17 @@ def _explain(
 ) -> Tensor:
     """Draw samples for every text from (seed, its dataset row), pass all of them, and fit each text's own."""
     home, batch, targets = batch.maskable.device, batch.to(classifier.device), targets.to(classifier.device)
-    open_ = (batch.maskable & ~batch.masked).cpu().numpy()
-    places = [np.flatnonzero(row) for row in open_]
+    units = open_units(batch)
     drawn, parts, rows = [], [], []
     for index, row in enumerate(batch.rows.tolist()):
-        count = len(places[index])
+        count = units[index].count
         kept, weights = draw(count, samples, random_stream(seed, Purpose.SURROGATE, row))
         # what is drawn twice is passed once; everything kept and nothing kept come first
         ends = np.array([[True] * count, [False] * count], dtype=np.bool_)
         distinct, which = np.unique(kept, axis=0, return_inverse=True)
         drawn.append((kept, weights, which.reshape(-1), len(distinct)))
-        masked = batch.masked[index].repeat(2 + len(distinct), 1)
-        masked[:, places[index]] = torch.from_numpy(~np.concatenate((ends, distinct))).to(masked.device)
+        sets = units[index].tokens_of(~np.concatenate((ends, distinct)))
+        masked = batch.masked[index] | torch.from_numpy(sets).to(batch.masked.device)
         parts.append(masked)
         rows.append(torch.full((len(masked),), index, device=masked.device))
     which_row = torch.cat(rows)
@@ -68,9 +69,9 @@ def _explain(
         full, empty = values[start : start + 2]
         own = values[start + 2 : start + 2 + count][which]
         start += 2 + count
-        if len(places[index]):
+        if units[index].count:
             found = solve(kept, weights, own, full, empty)
-            importance[index, places[index]] = torch.from_numpy(found).float()
+            importance[index] = torch.from_numpy(units[index].spread(found)).float()
     return importance.to(home)
 
 

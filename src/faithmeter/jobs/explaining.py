@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from faithmeter.batch import Encoded
 from faithmeter.data import as_text, require_columns
 from faithmeter.errors import InputError, nearest
@@ -16,6 +14,7 @@ from faithmeter.progress import Reporter, Silent
 from faithmeter.results import Rows, find, most_faithful, rows_of
 from faithmeter.run import Run
 from faithmeter.tables import read_rows
+from faithmeter.units import CHUNK, TOKEN, require_units, with_units
 
 
 def explain(
@@ -27,11 +26,14 @@ def explain(
     budget: float | None = None,
     target: str = "predicted",
     seed: int = 0,
+    by: str | None = None,
+    chunk: int | None = None,
     reporter: Reporter | None = None,
 ) -> list[Explanation]:
     """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it.
 
-    With a `budget` of seconds a text, it is the most faithful one that fits into it (see `within_budget`).
+    With a `budget` of seconds a text, it is the most faithful one that fits into it (see `within_budget`). `by` is what
+    is masked and explained as a whole, as in `MeasureOptions`; by default what the run was measured by, or tokens.
     """
     run = Run(path)
     if measure is not None and budget is not None:
@@ -47,13 +49,21 @@ def explain(
             if pairs
             else "This model takes single texts: leave the context out."
         )
+    settings = run.measurement_settings
+    if chunk is None:
+        chunk = (settings.get("chunk") if by is None else None) or CHUNK
+    by = by or settings.get("by", TOKEN)
+    require_units(by, chunk)
     classifier = run.classifier()
     if budget is not None:
-        name, why = within_budget(run.results, classifier.encode(texts, contexts), budget, path)
+        encoded = with_units(classifier.encode(texts, contexts), classifier, texts, contexts, by=by, chunk=chunk)
+        name, why = within_budget(run.results, encoded, budget, path)
         (reporter or Silent()).note(why)
         chosen = IMPORTANCE_MEASURES[name]
     masf = run.in_distribution_test()
-    return explain_texts(classifier, texts, contexts, measure=chosen, target=target, masf=masf, seed=seed)
+    return explain_texts(
+        classifier, texts, contexts, measure=chosen, target=target, masf=masf, seed=seed, by=by, chunk=chunk
+    )
 
 
 def within_budget(rows: Rows, texts: Encoded, budget: float, path: str | Path) -> tuple[str, str]:
@@ -98,9 +108,7 @@ def _seconds(rows: Rows, name: str, texts: Encoded) -> float | None:
     if spent is None or not work:
         return None
     beside = (1 + RANDOM_RUNS) * (STEPS + 1)  # its own curve and the random ones
-    starts, ends = texts.offsets[:-1], texts.offsets[1:]
-    counts = [int(np.sum(texts.maskable[start:end])) for start, end in zip(starts, ends, strict=True)]
-    passes = [walk_passes(IMPORTANCE_MEASURES[name], count) or 0.0 for count in counts]
+    passes = [walk_passes(IMPORTANCE_MEASURES[name], count) or 0.0 for count in texts.unit_counts.tolist()]
     tokens = [(p + beside) * int(length) for p, length in zip(passes, texts.lengths, strict=True)]
     return float(spent) / float(work) * max(tokens, default=0.0)
 

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -25,7 +26,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk, walk_passes
 from faithmeter.files import is_done, only_one, sum_of, write_bytes
-from faithmeter.importance import IMPORTANCE_MEASURES, Explain, ImportanceMeasure, as_measure, measures_of
+from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure, measures_of
 from faithmeter.in_distribution import MaSF
 from faithmeter.jobs.audit_summary import store_agreement
 from faithmeter.jobs.summarising import parquet, store_faithfulness
@@ -34,6 +35,7 @@ from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.words import trusted
 from faithmeter.run import Run
+from faithmeter.units import CHUNK, CHUNKED, TOKEN, Explain, even_shares, require_units, with_units
 
 FORMAT = 2  # of the stored columns; other formats do not mix with it
 WORTH_SAYING = 60  # seconds that a measure takes before its estimate is worth a line
@@ -44,7 +46,8 @@ TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is ki
 class MeasureOptions:
     """What to measure; no measure named means all that can explain the model, but for ensembles of others.
 
-    `rows` and `beam_rows` are test rows, drawn at random; beam search is dear, so it gets fewer.
+    `rows` and `beam_rows` are test rows, drawn at random; beam search is dear, so it gets fewer. `by` is what is masked
+    and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
     """
 
     measures: tuple[str | Explain | ImportanceMeasure, ...] | None = None
@@ -54,12 +57,15 @@ class MeasureOptions:
     random_runs: int = 5
     seed: int = 0
     without_check: bool = False
+    by: str = TOKEN
+    chunk: int = CHUNK
 
     def __post_init__(self) -> None:
         if self.target not in ("gold", "predicted"):
             raise InputError(f"There is no target {self.target!r}: choose gold or predicted.")
         if self.random_runs < 1:
             raise InputError("At least one random run is needed as the baseline.")
+        require_units(self.by, self.chunk)
 
 
 def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter: Reporter | None = None) -> Run:
@@ -87,7 +93,7 @@ def _measure(run: Run, options: MeasureOptions, reporter: Reporter) -> Run:
         )
     classifier, splits = run.classifier(), run.data()
     measures = distinct(options.measures, classifier)
-    test = encode(classifier, splits.test, "test", reporter)
+    test = in_units(encode(classifier, splits.test, "test", reporter), classifier, splits.test, options)
     _require_same_settings(run, options, measures)
     for one in measures:
         # a function may have changed under its name, so what it said before is not kept
@@ -147,7 +153,7 @@ def measure_part(
         raise InputError(f"{path} is not measured with these settings: `begin_measuring` stores them, once, before.")
     reporter = reporter or Silent()
     with only_one(run.path, together=True):
-        classifier, test, masf = _loaded(str(path), run.weights)
+        classifier, test, masf = _loaded(str(path), run.weights, options.by, options.chunk)
         for walk, one, seed, rows in _walks(options, distinct(options.measures, classifier), test):
             if walk.split(".")[0] == name:
                 _measure_one(
@@ -156,10 +162,17 @@ def measure_part(
 
 
 @functools.lru_cache(maxsize=1)  # a process that measures several parts of a run loads its model and texts once
-def _loaded(path: str, _weights: str) -> tuple[Classifier, Encoded, MaSF | None]:
+def _loaded(path: str, _weights: str, by: str, chunk: int) -> tuple[Classifier, Encoded, MaSF | None]:
     run = Run(path)
-    classifier = run.classifier()
-    return classifier, encode(classifier, run.data().test, "test", Silent()), run.in_distribution_test()
+    classifier, split = run.classifier(), run.data().test
+    test = in_units(encode(classifier, split, "test", Silent()), classifier, split, MeasureOptions(by=by, chunk=chunk))
+    return classifier, test, run.in_distribution_test()
+
+
+def in_units(encoded: Encoded, classifier: Classifier, split: datasets.Dataset, options: MeasureOptions) -> Encoded:
+    """Return a split, as it was encoded, with the units that are masked as a whole."""
+    contexts = split["context"] if "context" in split.column_names else None
+    return with_units(encoded, classifier, split["text"], contexts, by=options.by, chunk=options.chunk)
 
 
 def seconds_per_token(classifier: Classifier, test: Encoded) -> float:
@@ -175,10 +188,9 @@ def seconds_per_token(classifier: Classifier, test: Encoded) -> float:
 
 def estimated_seconds(one: ImportanceMeasure, test: Encoded, rows: Ints, pace: float) -> float | None:
     """Return about how long a masking walk of these rows will take; None for a measure of which nothing is known."""
-    total = 0.0
+    total, units = 0.0, test.unit_counts
     for row in rows:
-        part = slice(test.offsets[row], test.offsets[row + 1])
-        passes = walk_passes(one, int(test.maskable[part].sum()))
+        passes = walk_passes(one, int(units[row]))
         if passes is None:
             return None
         total += (passes + STEPS + 1) * int(test.lengths[row])
@@ -247,7 +259,8 @@ def _walk_table(
 ) -> pyarrow.Table:
     """Return a row for each observation and step: prediction, the target's probability, p-values, seconds.
 
-    `held` is the sparsity of the first explanation: the share of all importance that the tokens masked by then hold.
+    `held` is the sparsity of the first explanation: the share of all importance that the tokens masked by then hold,
+    each an even share of its unit's.
     """
     targets = batch.labels if target == "gold" else classifier.predict_with_features(batch)[0].argmax(dim=-1)
     columns: dict[str, list[Tensor]] = {}
@@ -265,7 +278,7 @@ def _walk_table(
         for key, value in found.items():
             columns.setdefault(key, []).append(value)
     if watch.first is not None:
-        columns["held"] = list(held_by_the_most_important(watch.first[0], batch.maskable).T)
+        columns["held"] = list(held_by_the_most_important(even_shares(batch, watch.first[0]), batch.maskable).T)
     table = {key: torch.cat(values).numpy() for key, values in columns.items()}
     table["seconds"] = np.full(len(table["row"]), watch.seconds / len(table["row"]))
     return pyarrow.table(table)
@@ -303,6 +316,7 @@ class Stopwatch:
 def _settings(run: Run, options: MeasureOptions) -> dict[str, Any]:
     """Return what all measurements of a run have in common."""
     settings = {"target": options.target, "rows": options.rows, "beam_rows": options.beam_rows, "seed": options.seed}
+    settings |= {"by": options.by, "chunk": options.chunk if options.by == CHUNKED else None}
     settings |= {"checked": run.checked, "weights": run.weights, "max_length": run.config.max_length}
     settings["in_distribution"] = sum_of(run.in_distribution_folder) if run.checked else None
     return settings | {"faithmeter": metadata.version("faithmeter"), "format": FORMAT}

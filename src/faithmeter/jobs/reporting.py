@@ -32,6 +32,7 @@ from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sec
 from faithmeter.results import Rows, most_faithful
 from faithmeter.roar_run import RoarRun
 from faithmeter.run import MEASURE_AGAIN, Run, RunConfig, is_roar
+from faithmeter.units import CHUNK, CHUNKED, TOKEN
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
@@ -97,7 +98,7 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         config, settings = _but_the_seed(run), run.measurement_settings
-        asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "checked")}
+        asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "by", "chunk", "checked")}
         # each training has weights of its own, and the in-distribution test that was fitted to them the run's seed
         asked |= {
             judge: {name: str(value).removesuffix(f", seed {_seed(run)}") for name, value in found.items()}
@@ -165,12 +166,16 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
 
 def _about(run: Run) -> list[str]:
     """Return what is explained and what is masked, in sentences."""
-    target = run.measurement_settings.get("target")
+    settings = run.measurement_settings
+    target, by = settings.get("target"), settings.get("by", TOKEN)
     explained = {
         "gold": "Explained is the true class of each text.",
         "predicted": "Explained is the class that the model predicts.",
     }
     said = [explained[target]] if target in explained else []
+    if by != TOKEN:
+        of = f" of at most {settings['chunk']} tokens" if by == CHUNKED else ""
+        said.append(f"Masked and explained are whole {by}s{of}.")
     if run.config.data.resolved().context is not None:
         said.append("The context of each text is shown to the model and never masked.")
     return said
@@ -312,7 +317,9 @@ def _measure_command(run: Run) -> list[str]:
         return []
     asked = settings["asked"]
     known = [name for name in asked["measures"] if name in IMPORTANCE_MEASURES]
-    options = {name: settings[name] for name in ("target", "rows", "beam_rows", "seed") if settings[name] is not None}
+    units = ("by", "chunk") if settings["by"] != TOKEN else ()
+    names = ("target", "rows", "beam_rows", "seed", *units)
+    options = {name: settings[name] for name in names if settings[name] is not None}
     parts = [
         part
         for name, value in {"measures": ",".join(known), **options, "random_runs": asked["random_runs"]}.items()
@@ -386,6 +393,8 @@ def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
             seed=settings["seed"],
             row=row,
             random_runs=settings["asked"]["random_runs"],
+            by=settings["by"],
+            chunk=settings["chunk"] or CHUNK,
         )
         # the areas that the text was picked by: another batch rounds otherwise, which may turn the order of two tokens
         areas = pyarrow.parquet.read_table(file, filters=[("row", "=", row)]).to_pylist()

@@ -10,7 +10,7 @@ from faithmeter.data import Splits
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs.auditing import KNOWN_TOKEN_ROWS
 from faithmeter.jobs.checking import ROWS
-from faithmeter.jobs.measuring import distinct, estimated_seconds, seconds_per_token
+from faithmeter.jobs.measuring import distinct, estimated_seconds, in_units, seconds_per_token
 from faithmeter.jobs.roaring import epoch_seconds
 from faithmeter.jobs.suite_graph import CHECK, JUDGE, MEASURE, RANDOM, RETRAIN, TRAIN, Job, Plan
 from faithmeter.jobs.training import encode, fresh_classifier, training_defaults, with_classes_of
@@ -41,7 +41,10 @@ def pace_of(plan: Plan, splits: Splits) -> Pace:
         distinct(plan.measured.measures, classifier)
     few = {name: getattr(fitting, name) for name in ("train", "test")}
     rows = {name: len(getattr(fitting, name)) for name in ("train", "validation", "test")}
-    train, test = (encode(classifier, few[n].select(range(min(SAMPLE, rows[n]))), n, Silent()) for n in few)
+    few = {name: split.select(range(min(SAMPLE, rows[name]))) for name, split in few.items()}
+    train, test = (encode(classifier, split, name, Silent()) for name, split in few.items())
+    if plan.measured is not None:
+        test = in_units(test, classifier, few["test"], plan.measured)
     batch_size = plan.training.over(training_defaults(plan.model, splits.task)).batch_size
     epoch = epoch_seconds(classifier, train, batch_size) * rows["train"] / len(train)
     return Pace(epoch, seconds_per_token(classifier, test), test, rows)

@@ -142,10 +142,9 @@ def _work(name: str, test: Encoded, rows: Ints) -> list[Result]:
     """
     if name not in IMPORTANCE_MEASURES:
         return []
-    work = 0.0
+    work, units = 0.0, test.unit_counts
     for row in rows:
-        maskable = int(test.maskable[test.offsets[row] : test.offsets[row + 1]].sum())
-        work += (walk_passes(IMPORTANCE_MEASURES[name], maskable) or 0.0) * int(test.lengths[row])
+        work += (walk_passes(IMPORTANCE_MEASURES[name], int(units[row])) or 0.0) * int(test.lengths[row])
     return [Result("token_passes", work / len(rows), "tokens", "test", None, len(rows), name)]
 
 
