@@ -6,6 +6,7 @@ Ids are never overwritten: a token is masked by setting its boolean in `masked`.
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
+    @cached_property  # asked for by every batch: computed anew, all batches together would cost rows × rows
     def lengths(self) -> Ints:
         """Tokens a row."""
         return np.diff(self.offsets)
@@ -92,6 +93,11 @@ class Encoded:
     def maskable(self) -> Mask:
         """The tokens that importance measures rank and faithfulness metrics mask (flat)."""
         return self.sequence == TEXT
+
+    def maskable_counts(self) -> Ints:
+        """Return how many maskable tokens each row has."""
+        counts = np.add.reduceat(np.append(self.maskable, False), self.offsets[:-1], dtype=np.int64)
+        return np.where(self.lengths > 0, counts, 0)  # of a row without tokens it takes the next one's first
 
     def sources(self) -> Ints:
         """Return for each row the number of the story that it was made of.
@@ -146,7 +152,7 @@ class Encoded:
             input_ids=padded(self.ids, self.pad_token_id),
             attention_mask=torch.from_numpy(within.astype(np.int64)),
             token_type_ids=None if self.type_ids is None else padded(self.type_ids, 0),
-            maskable=padded(self.maskable, False),
+            maskable=padded(self.sequence, SPECIAL) == TEXT,
             masked=padded(self.masked, False),
             labels=torch.from_numpy(self.labels[rows]),
             rows=torch.from_numpy(rows),

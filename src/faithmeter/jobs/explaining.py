@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from faithmeter.batch import Encoded
 from faithmeter.data import as_text, require_columns
 from faithmeter.errors import InputError, nearest
@@ -98,9 +96,7 @@ def _seconds(rows: Rows, name: str, texts: Encoded) -> float | None:
     if spent is None or not work:
         return None
     beside = (1 + RANDOM_RUNS) * (STEPS + 1)  # its own curve and the random ones
-    starts, ends = texts.offsets[:-1], texts.offsets[1:]
-    counts = [int(np.sum(texts.maskable[start:end])) for start, end in zip(starts, ends, strict=True)]
-    passes = [walk_passes(IMPORTANCE_MEASURES[name], count) or 0.0 for count in counts]
+    passes = [walk_passes(IMPORTANCE_MEASURES[name], count) or 0.0 for count in texts.maskable_counts().tolist()]
     tokens = [(p + beside) * int(length) for p, length in zip(passes, texts.lengths, strict=True)]
     return float(spent) / float(work) * max(tokens, default=0.0)
 
