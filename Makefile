@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-all test-browser docs screenshot check bench clean
+.PHONY: help setup demo test test-all test-browser docs screenshot check bench bench-scale clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -57,6 +57,9 @@ check: setup  ## Format, then everything that `test` runs.
 bench: setup  ## Measure speed: ratios against transformers and captum, in interleaved runs on one core.
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/importance.py
+
+bench-scale: setup  ## Measure growth: time and memory against texts, length, classes and workers; fails if too steep.
+	$(BIN)/python benchmarks/scale.py
 
 clean:  ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -21,6 +23,32 @@ def encoded(lengths: list[int]) -> Encoded:
         labels=np.arange(len(lengths)),
         pad_token_id=0,
     )
+
+
+def test_maskable_tokens_are_counted_row_by_row_where_a_row_has_none_at_all():
+    assert encoded([4, 2, 3]).maskable_counts.tolist() == [2, 0, 1]
+    rows = replace(encoded([4, 3]), offsets=np.array([0, 0, 4, 4, 7, 7]), labels=np.zeros(5, dtype=np.int64))
+    assert rows.maskable_counts.tolist() == [0, 2, 0, 1, 0]
+    assert rows.lengths.tolist() == [0, 4, 0, 3, 0]
+
+
+def test_a_batch_does_not_look_at_rows_that_are_not_in_it():
+    class Watched(np.ndarray):
+        def __eq__(self, other):
+            looked.append(self.size)
+            return super().__eq__(other)
+
+        def __getitem__(self, index):
+            return np.asarray(self)[index]
+
+    looked = []
+    rows = encoded([6] * 50)
+    rows = replace(rows, sequence=rows.sequence.view(Watched))
+    assert sum(len(batch) for batch in rows.batches(12)) == 50
+    assert rows.lengths is rows.lengths  # nor are all the lengths found anew
+    assert not looked
+    assert int(rows.maskable.sum()) == 200
+    assert looked == [300]
 
 
 def test_a_batch_is_padded_to_its_longest_row_and_keeps_the_order_given():

@@ -1,8 +1,10 @@
 """Check, measure and explain on a small trained run."""
 
 import dataclasses
+import gc
 import json
 import shutil
+import weakref
 
 import pyarrow.parquet
 import pytest
@@ -11,9 +13,10 @@ from conftest import sentiment_rows
 from safetensors.torch import load_file
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, train
+from faithmeter.classifier import Classifier
 from faithmeter.files import write_json, write_jsonl
 from faithmeter.importance import as_measure
-from faithmeter.jobs import MeasureOptions, check, checking, explain, measure, measuring, pool
+from faithmeter.jobs import MeasureOptions, check, checking, explain, measure, measuring, pool, summarising
 from faithmeter.jobs.explaining import within_budget
 from faithmeter.jobs.measuring import Stopwatch, estimated_seconds
 from faithmeter.progress import Silent
@@ -92,6 +95,57 @@ def test_every_observation_has_a_number_of_its_own(measured):
     assert set(table["measure"]) == set(CHEAP)
     assert (table.groupby("measure").size() == 40).all()
     assert table["row"].isin(range(80)).all()
+
+
+def alive(references):
+    gc.collect()
+    return sum(reference() is not None for reference in references)
+
+
+def test_check_keeps_the_features_of_one_pass_at_a_time(run, monkeypatch):
+    kept, most = [], []
+    found = Classifier.predict_with_features
+
+    def watched(classifier, batch):
+        most.append(alive(kept))
+        logits, features = found(classifier, batch)
+        kept.append(weakref.ref(features))
+        return logits, features
+
+    check(run.path)
+    masf, classifier = run.in_distribution_test(), run.classifier()
+    test = classifier.encode(run.data().test["text"])
+    whole = checking.judge(classifier, masf, test, seed=0)
+    monkeypatch.setattr("faithmeter.classifier.TOKENS_PER_CPU_PASS", 60)
+    monkeypatch.setattr(Classifier, "predict_with_features", watched)
+    assert checking.judge(classifier, masf, test, seed=0) == whole
+    assert len(most) > 5 * 11  # several passes at each ratio
+    assert max(most) <= 1  # that of the pass before, until its place is taken
+
+
+def test_measure_keeps_one_whole_measurement_at_a_time_and_no_explanation_longer_than_needed(run, monkeypatch):
+    tables, most, waiting = [], [], []
+    read, keep = summarising.read_measurement, measuring.Known.keep
+
+    def watched_read(*asked):
+        most.append(alive(tables))
+        table = read(*asked)
+        if "held" in table:  # of an explanation, all of it
+            tables.append(weakref.ref(table["held"]))
+        return table
+
+    def watched_keep(known, *said):
+        keep(known, *said)
+        waiting.append(known)
+
+    monkeypatch.setattr(summarising, "read_measurement", watched_read)
+    monkeypatch.setattr(measuring.Known, "keep", watched_keep)
+    measures = ("loo-signed", "loo-abs", "x-grad-signed", "grad-l2", "grad-l1")
+    measure(run.path, MeasureOptions(measures=measures, rows=10, random_runs=2, without_check=True))
+    assert len(tables) == len(measures)
+    assert max(most) <= 1
+    assert waiting[0].asked >= {"loo-signed"}
+    assert not waiting[0].said
 
 
 class StopAfter(Silent):

@@ -3,6 +3,7 @@ import pytest
 
 from faithmeter.errors import InputError
 from faithmeter.performance import METRICS, majority_performance, performance, weighted_performance
+from faithmeter.statistics import EachLeftOut
 
 
 def test_metrics_on_four_answers_worked_by_hand():
@@ -32,7 +33,7 @@ def test_weights_count_observations_as_often_as_copies_would(metric):
     for classes in (2, 4):
         gold, predicted = random.integers(classes, size=30), random.integers(classes, size=(30, 3))
         weights = random.multinomial(30, np.full(30, 1 / 30), 5).astype(float)
-        found = weighted_performance(metric, gold, predicted, weights)
+        found = weighted_performance(metric, gold, predicted)(weights)
         assert found.shape == (5, 3)
         for resample, counts in enumerate(weights.astype(int)):
             rows = np.repeat(np.arange(30), counts)
@@ -42,7 +43,18 @@ def test_weights_count_observations_as_often_as_copies_would(metric):
 
 
 @pytest.mark.parametrize("metric", METRICS)
+def test_each_observation_left_out_gives_the_performance_of_the_others(metric):
+    random = np.random.default_rng(0)
+    gold, predicted = random.integers(5, size=20), random.integers(5, size=(20, 2))
+    found = weighted_performance(metric, gold, predicted)(EachLeftOut(20, 3, 9))
+    for row, left_out in enumerate(range(3, 9)):
+        others = np.arange(20) != left_out
+        expected = [performance(metric, gold[others], column[others]) for column in predicted.T]
+        assert found[row].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("metric", METRICS)
 def test_one_constant_answer_has_the_same_weighted_performance(metric):
     gold, predicted = np.array([0, 0, 1]), np.zeros((3, 1), dtype=np.int64)
     expected = performance(metric, gold, predicted[:, 0])
-    assert weighted_performance(metric, gold, predicted, np.ones((1, 3)))[0, 0] == pytest.approx(expected)
+    assert weighted_performance(metric, gold, predicted)(np.ones((1, 3)))[0, 0] == pytest.approx(expected)

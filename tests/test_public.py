@@ -12,7 +12,7 @@ import faithmeter
 PACKAGE = Path(faithmeter.__file__).parent
 # the order of the house: see docs/architecture.md
 ROOMS = (
-    "errors", "files", "heat_map", "progress", "masking", "performance", "statistics", "babi", "tables", "tasks",
+    "errors", "files", "heat_map", "progress", "masking", "statistics", "performance", "babi", "tables", "tasks",
     "data", "batch", "last_layer", "fused_linear", "bilstm", "t5_encoder", "reading", "special_tokens", "borrowing",
     "classifier", "units", "attacks.words", "attacks.neighbours", "attacks.kinds", "attacks.order", "attacks.search",
     "attacks", "word_vectors", "from_scratch", "training.strategy", "training.config", "training.curriculum",

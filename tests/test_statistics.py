@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import sparse, stats
 
 from faithmeter import statistics
-from faithmeter.statistics import bca_interval, mean_interval
+from faithmeter.statistics import EachLeftOut, bca_interval, mean_interval
 
 
 def test_the_interval_of_a_mean_is_scipys():
@@ -50,6 +50,41 @@ def test_blocks_draw_what_one_piece_would(monkeypatch):
     whole = statistics.mean_interval(values)
     monkeypatch.setattr(statistics, "BLOCK", 7)
     assert statistics.mean_interval(values) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("columns", [np.arange(12.0), np.random.default_rng(0).integers(5, size=(12, 3))])
+def test_weights_that_leave_one_out_give_what_they_would_written_down(columns):
+    written, weights = 1 - np.eye(12)[4:9], EachLeftOut(12, 4, 9)
+    assert np.array_equal(weights @ columns, written @ columns)
+    assert np.array_equal(weights @ sparse.csr_array(columns.reshape(12, -1)), written @ columns.reshape(12, -1))
+    assert np.array_equal(weights.sum(axis=1), written.sum(axis=1))
+    assert np.array_equal(weights.sum(axis=1, keepdims=True), written.sum(axis=1, keepdims=True))
+    assert len(weights) == len(written)
+
+
+def test_no_more_weights_are_written_down_at_once_for_ten_times_the_observations(monkeypatch):
+    monkeypatch.setattr(statistics, "RESAMPLES", 600)
+    largest = {}
+
+    def mean(values, written):
+        def statistic(weights):
+            written.append(getattr(weights, "size", 0))  # what leaves one out is not written down
+            return weights @ values / weights.sum(axis=1)
+
+        return statistic
+
+    for observations in (1000, 10_000):
+        written = []
+        bca_interval(mean(np.random.default_rng(0).integers(2, size=observations), written), observations)
+        largest[observations] = max(written)
+    assert largest[10_000] <= largest[1000] <= statistics.WEIGHTS_AT_ONCE
+
+
+def test_many_observations_are_resampled_as_few_are(monkeypatch):
+    values = np.random.default_rng(0).integers(3, size=40).astype(float)
+    whole = mean_interval(values)
+    monkeypatch.setattr(statistics, "WEIGHTS_AT_ONCE", 100)
+    assert mean_interval(values) == whole
 
 
 def test_students_interval_covers_a_mean_of_three_where_the_bootstrap_does_not():

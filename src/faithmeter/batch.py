@@ -6,6 +6,7 @@ Ids are never overwritten: a token is masked by setting its boolean in `masked`.
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
+    @cached_property  # asked for by every batch: computed anew, all batches together would cost rows × rows
     def lengths(self) -> Ints:
         """Tokens a row."""
         return np.diff(self.offsets)
@@ -100,11 +101,16 @@ class Encoded:
         return self.sequence == TEXT
 
     @property
+    def maskable_counts(self) -> Ints:
+        """How many maskable tokens each row has."""
+        before = np.concatenate(([0], np.cumsum(self.maskable)))
+        return np.diff(before[self.offsets])
+
+    @property
     def unit_counts(self) -> Ints:
         """How many units each row has to mask: tokens, where nothing else is masked as a whole."""
         if self.units is None:
-            before = np.concatenate(([0], np.cumsum(self.maskable)))
-            return np.diff(before[self.offsets])
+            return self.maskable_counts
         spans = itertools.pairwise(self.offsets.tolist())
         return np.array([self.units[start:end].max(initial=-1) + 1 for start, end in spans], dtype=np.int64)
 
@@ -163,7 +169,7 @@ class Encoded:
             input_ids=padded(self.ids, self.pad_token_id),
             attention_mask=torch.from_numpy(within.astype(np.int64)),
             token_type_ids=None if self.type_ids is None else padded(self.type_ids, 0),
-            maskable=padded(self.maskable, False),
+            maskable=padded(self.sequence, SPECIAL) == TEXT,
             masked=padded(self.masked, False),
             labels=torch.from_numpy(self.labels[rows]),
             rows=torch.from_numpy(rows),

@@ -326,9 +326,7 @@ class Classifier:
 
 def unmaskable_rows(encoded: Encoded) -> int:
     """Return how many rows have no token to mask: an empty text, or one of special tokens only."""
-    has = np.zeros(len(encoded), dtype=np.bool_)
-    has[np.repeat(np.arange(len(encoded)), encoded.lengths)[encoded.maskable]] = True
-    return int((~has).sum())
+    return int((encoded.maskable_counts == 0).sum())
 
 
 def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_length: int = MAX_LENGTH) -> Classifier:

@@ -5,9 +5,11 @@ from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 from sklearn import metrics
 
 from faithmeter.errors import InputError, nearest
+from faithmeter.statistics import Weights
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -34,23 +36,44 @@ def performance(metric: str, gold: ArrayLike, predicted: ArrayLike) -> float:
     return METRICS[require_metric(metric)](gold, predicted)
 
 
-def weighted_performance(metric: str, gold: Ints, predicted: Ints, weights: Floats) -> Floats:
-    """Return the (weights' rows, columns of `predicted`) performance of weighted observations.
+def weighted_performance(metric: str, gold: Ints, predicted: Ints) -> Callable[[Weights], Floats]:
+    """Return a function of weights: the (weights' rows, columns of `predicted`) performance of weighted observations.
 
-    `gold` is (n,), `predicted` (n, columns) and `weights` (resamples, n): how often each observation counts. With
-    weights of one it equals `performance`; with many rows it bootstraps a whole masking curve in matrix products.
+    `gold` is (n,), `predicted` (n, columns) and the weights (resamples, n): how often each observation counts. With
+    weights of one it equals `performance`; with many rows it bootstraps a whole masking curve in matrix products. What
+    does not depend on the weights is made once, for they come in many parts.
     """
     require_metric(metric)
-    total = weights.sum(axis=1, keepdims=True)
     if metric in ("accuracy", "micro-f1"):  # the same thing where each text has one class
-        return weights @ (predicted == gold[:, None]) / total
-    classes = np.union1d(gold, predicted)
-    # (resamples, columns, classes): how often a class is gold, predicted, and both
-    is_gold = gold[:, None, None] == classes
-    is_predicted = predicted[:, :, None] == classes
-    gold_count = np.einsum("rn,nkc->rkc", weights, np.broadcast_to(is_gold, is_predicted.shape).astype(float))
-    predicted_count = np.einsum("rn,nkc->rkc", weights, is_predicted.astype(float))
-    both_count = np.einsum("rn,nkc->rkc", weights, (is_gold & is_predicted).astype(float))
+        correct = (predicted == gold[:, None]).astype(np.float64)
+        return lambda weights: weights @ correct / weights.sum(axis=1, keepdims=True)
+    classes, columns = np.union1d(gold, predicted), predicted.shape[1]
+    golden, answers = np.searchsorted(classes, gold), np.searchsorted(classes, predicted)
+    right = answers == golden[:, None]
+    # 1 where an observation, in a column, is of a class: most are 0, so time and memory do not grow with the classes
+    is_gold = _one_hot(golden[:, None], len(classes))
+    is_predicted, is_both = _one_hot(answers, len(classes)), _one_hot(answers, len(classes), right)
+
+    def reached(weights: Weights) -> Floats:
+        shape = (len(weights), columns, len(classes))
+        counts = ((weights @ is_predicted).reshape(shape), (weights @ is_both).reshape(shape))
+        gold_count = np.broadcast_to((weights @ is_gold)[:, None], shape)
+        return _of_counts(metric, gold_count, *counts, weights.sum(axis=1, keepdims=True))
+
+    return reached
+
+
+def _one_hot(chosen: Ints, classes: int, where: NDArray[np.bool_] | None = None) -> sparse.csr_array:
+    """Return (n, columns · classes) zeros and ones of (n, columns) class numbers: 1 at the class, where it counts."""
+    n, columns = chosen.shape
+    kept = np.ones(chosen.shape, dtype=np.bool_) if where is None else where
+    rows, at = np.nonzero(kept)
+    ones = np.ones(len(rows))
+    return sparse.csr_array((ones, (rows, at * classes + chosen[kept])), shape=(n, columns * classes))
+
+
+def _of_counts(metric: str, gold_count: Floats, predicted_count: Floats, both_count: Floats, total: Floats) -> Floats:
+    """Return macro-F1 or Matthews' coefficient from how often each class (last) is gold, predicted, and both."""
     if metric == "macro-f1":
         present = gold_count + predicted_count > 0
         f1 = np.divide(2 * both_count, gold_count + predicted_count, out=np.zeros_like(both_count), where=present)

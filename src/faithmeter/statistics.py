@@ -4,20 +4,50 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import sparse, stats
 
 RESAMPLES = 9999
 BLOCK = 500
+WEIGHTS_AT_ONCE = 250_000  # numbers of resamples × observations: of many observations fewer resamples at a time
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
+class EachLeftOut:
+    """The weights that leave out observations `start` to `end`, each in turn: ones, and a zero in each row.
+
+    They are never written down, which would be observations × observations numbers: what is left is the whole less
+    what was left out.
+    """
+
+    def __init__(self, observations: int, start: int, end: int) -> None:
+        self.observations, self.start, self.end = observations, start, end
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __matmul__(self, columns: Any) -> Array:  # noqa: ANN401 (an array, or a sparse one)
+        """Return the product with (observations,) or (observations, columns) numbers."""
+        out = columns[self.start : self.end]
+        left: Array = columns.sum(axis=0, dtype=np.float64) - (out.toarray() if sparse.issparse(out) else out)
+        return left
+
+    def sum(self, axis: int, keepdims: bool = False) -> Array:
+        """Return the sum of each row, of `axis` 1, as numpy does."""
+        assert axis == 1
+        return np.full((len(self), 1) if keepdims else len(self), self.observations - 1.0)
+
+
+Weights = Array | EachLeftOut
+
+
 def bca_interval(
-    statistic: Callable[[Array], Array], observations: int, *, confidence: float = 0.95, seed: int = 0
+    statistic: Callable[[Weights], Array], observations: int, *, confidence: float = 0.95, seed: int = 0
 ) -> tuple[float, float] | None:
     """Return the BCa interval of a statistic of weighted observations (Efron, 1987, Eq. 2.3 and 6.6).
 
     `statistic` maps (resamples, observations) weights, how often each observation was drawn, to one value a row; a
-    weight vector of ones is the sample itself. Weights instead of copies make 9,999 resamples one matrix product.
+    weight vector of ones is the sample itself. Weights instead of copies make 9,999 resamples one matrix product. Of
+    weights a statistic may ask for products with a column or columns, and for the sum of each row.
     None where there is no interval: fewer than two observations, or a statistic that is not a number.
     """
     if observations < 2:
@@ -42,7 +72,7 @@ def bca_interval(
 
 
 def percentile_band(
-    statistic: Callable[[Array], Array], observations: int, *, resamples: int = 1999, seed: int = 0
+    statistic: Callable[[Weights], Array], observations: int, *, resamples: int = 1999, seed: int = 0
 ) -> tuple[Array, Array]:
     """Return the 2.5 % and 97.5 % quantiles of every column of a statistic of weighted observations: a ribbon to draw.
 
@@ -54,18 +84,17 @@ def percentile_band(
 
 
 def _resamples(observations: int, resamples: int, seed: int) -> Iterator[Array]:
-    """Yield how often each observation is drawn, a few hundred resamples at a time: memory is flat."""
+    """Yield how often each observation is drawn, so many resamples at a time that memory is flat."""
     random, shares = np.random.default_rng(seed), np.full(observations, 1 / observations)
-    for start in range(0, resamples, BLOCK):
-        yield random.multinomial(observations, shares, min(BLOCK, resamples - start)).astype(np.float64)
+    block = min(BLOCK, max(1, WEIGHTS_AT_ONCE // observations))
+    for start in range(0, resamples, block):
+        yield random.multinomial(observations, shares, min(block, resamples - start)).astype(np.float64)
 
 
-def _each_left_out(observations: int) -> Iterator[Array]:
+def _each_left_out(observations: int) -> Iterator[EachLeftOut]:
     """Yield the weights that leave one observation out, each in turn, a few hundred at a time."""
     for start in range(0, observations, BLOCK):
-        weights = np.ones((min(BLOCK, observations - start), observations))
-        weights[np.arange(len(weights)), start + np.arange(len(weights))] = 0.0
-        yield weights
+        yield EachLeftOut(observations, start, min(start + BLOCK, observations))
 
 
 def mean_interval(values: Array, *, confidence: float = 0.95, seed: int = 0) -> tuple[float, float] | None:

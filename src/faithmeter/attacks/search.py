@@ -18,7 +18,7 @@ from faithmeter.attacks.kinds import ATTACKS, DEFAULT_KINDS
 from faithmeter.attacks.neighbours import Neighbours
 from faithmeter.attacks.order import DIGITS, ORDERS, TokensOfWords, log_odds, most_important_first
 from faithmeter.attacks.words import Words, divided
-from faithmeter.batch import Encoded, Ints
+from faithmeter.batch import TEXT, Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError, nearest
 from faithmeter.masking import Mask, Purpose, random_stream
@@ -293,7 +293,7 @@ def _admissible(encoded: Encoded, targets: Sequence[_Target]) -> list[int]:
 def _row(encoded: Encoded, row: int) -> tuple[bytes, bytes, int]:
     """Return a row's ids, the ids of what is not its text, and how many of its tokens can be masked."""
     part = slice(encoded.offsets[row], encoded.offsets[row + 1])
-    ids, maskable = encoded.ids[part], encoded.maskable[part]
+    ids, maskable = encoded.ids[part], encoded.sequence[part] == TEXT
     return ids.tobytes(), ids[~maskable].tobytes(), int(maskable.sum())
 
 
@@ -307,7 +307,7 @@ def _tokens_of_words(
     """Return, of each text, the maskable tokens of each word; a word that was cut away or is special has none."""
     found: list[TokensOfWords] = []
     for row, encoding in enumerate(classifier.encodings(texts, contexts)):
-        maskable = encoded.maskable[encoded.offsets[row] : encoded.offsets[row + 1]]
+        maskable = encoded.sequence[encoded.offsets[row] : encoded.offsets[row + 1]] == TEXT
         owner = {at: word for word, (start, end) in enumerate(spans[row]) for at in range(start, end)}
         tokens: dict[int, list[int]] = {}
         for position in np.flatnonzero(maskable).tolist():

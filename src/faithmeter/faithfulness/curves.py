@@ -16,7 +16,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.importance import ImportanceMeasure
 from faithmeter.masking import STEPS
 from faithmeter.performance import Ints, weighted_performance
-from faithmeter.statistics import bca_interval, percentile_band
+from faithmeter.statistics import Weights, bca_interval, percentile_band
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float] | None
@@ -123,10 +123,10 @@ def faithfulness_over_observations(metric: str, gold: Ints, curve: Curve, random
 
     The baseline is the mean of the random curves; an observation is drawn with all its curves, random ones included.
     """
+    reached, *at_random = (weighted_performance(metric, gold, one.predicted) for one in (curve, *random))
 
-    def areas(weights: Floats) -> tuple[Floats, Floats]:
-        baseline = np.mean([weighted_performance(metric, gold, r.predicted, weights) for r in random], axis=0)
-        return area_between_curves(weighted_performance(metric, gold, curve.predicted, weights), baseline)
+    def areas(weights: Weights) -> tuple[Floats, Floats]:
+        return area_between_curves(reached(weights), np.mean([one(weights) for one in at_random], axis=0))
 
     ones = np.ones((1, len(gold)))
     acu, racu = (float(value[0]) for value in areas(ones))
@@ -145,19 +145,20 @@ def lead(metric: str, gold: Ints, best: Curve, other: Curve, confidence: float) 
 
     Paired, so much sharper than a look at whether two intervals overlap; the random curve cancels.
     """
+    reached, behind = (weighted_performance(metric, gold, curve.predicted) for curve in (best, other))
 
-    def difference(weights: Floats) -> Floats:
-        curves = (weighted_performance(metric, gold, curve.predicted, weights) for curve in (best, other))
-        return area_between_curves(*curves)[0]
+    def difference(weights: Weights) -> Floats:
+        return area_between_curves(reached(weights), behind(weights))[0]
 
     return float(difference(np.ones((1, len(gold))))[0]), bca_interval(difference, len(gold), confidence=confidence)
 
 
 def performance_band(metric: str, gold: Ints, curves: list[Curve]) -> list[tuple[float, float, float]]:
     """Return for each step the mean performance of the curves and its 95 % interval over observations."""
+    reached = [weighted_performance(metric, gold, curve.predicted) for curve in curves]
 
-    def mean(weights: Floats) -> Floats:
-        return np.mean([weighted_performance(metric, gold, curve.predicted, weights) for curve in curves], axis=0)
+    def mean(weights: Weights) -> Floats:
+        return np.mean([one(weights) for one in reached], axis=0)
 
     low, high = percentile_band(mean, len(gold))
     return list(zip(mean(np.ones((1, len(gold))))[0].tolist(), low.tolist(), high.tolist(), strict=True))
@@ -182,6 +183,6 @@ def observation_areas(curve: Curve, random: list[Curve]) -> tuple[Floats, Floats
 def random_spread(metric: str, gold: Ints, random: list[Curve]) -> float:
     """Return the standard deviation of one random run's ACU about the mean random curve: how far a baseline wanders."""
     ones = np.ones((1, len(gold)))
-    curves = np.concatenate([weighted_performance(metric, gold, r.predicted, ones) for r in random])
+    curves = np.concatenate([weighted_performance(metric, gold, r.predicted)(ones) for r in random])
     acu, _ = area_between_curves(curves, np.broadcast_to(curves.mean(axis=0), curves.shape))
     return float(acu.std(ddof=1)) if len(random) > 1 else float("nan")

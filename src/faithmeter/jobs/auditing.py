@@ -380,9 +380,9 @@ def _estimated_seconds(judge: Judge, bench: Bench, measures: Sequence[Importance
     """Return about how long a judge will take; what is explained already, or by who knows whom, counts for nothing."""
     pace, total = seconds_per_token(bench.classifier, bench.test), 0.0
     explained = {name for name, _ in bench.known}
+    maskable = bench.test.maskable_counts
     for row in rows.tolist():
-        part = slice(bench.test.offsets[row], bench.test.offsets[row + 1])
-        tokens = int(bench.test.maskable[part].sum())
+        tokens = int(maskable[row])
         explaining = [
             0.0 if one.name in explained and judge.name in ASK_AGAIN else one.passes(tokens)
             for one in measures

@@ -181,12 +181,17 @@ def judge(
     classifier: Classifier, masf: MaSF, test: Encoded, *, seed: int, reporter: Reporter | None = None
 ) -> list[Verdict]:
     """Return the verdict on a split at each masking ratio, its tokens masked at random."""
-    lengths, rows = torch.from_numpy(test.lengths), torch.arange(len(test))
+    lengths = torch.from_numpy(test.lengths)
     verdicts = []
     with (reporter or Silent()).bar("Checking", (STEPS + 1) * len(test)) as advance:
         for step in range(STEPS + 1):
-            features = classifier.features(masked_at_random(test, step, (seed, Purpose.CHECK_MASKS)), progress=advance)
-            verdicts.append(dataset_verdict(masf, *masf.p_values(features, lengths, rows, step), lengths, step))
+            own, outside = torch.zeros(2, len(test), dtype=torch.float64)
+            for batch in masked_at_random(test, step, (seed, Purpose.CHECK_MASKS)).batches(classifier.tokens_per_pass):
+                # two numbers a row are kept of its features, which would be 80 kB each of RoBERTa-base
+                features, rows = classifier.predict_with_features(batch)[1], batch.rows
+                own[rows], outside[rows] = masf.p_values(features, lengths[rows], rows, step)
+                advance(len(batch))
+            verdicts.append(dataset_verdict(masf, own, outside, lengths, step))
     return verdicts
 
 

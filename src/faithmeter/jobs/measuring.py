@@ -1,14 +1,14 @@
 """Measure: mask what each importance measure calls important, step by step, and see how fast performance falls.
 
-Batches are the outer loop and every finished one is a file, so memory is flat and a killed measurement goes on at the
-batch it was at. Nothing is written that depends on how the work was cut: the rows are the same however often it stops.
+Every finished batch is a file, so memory is flat and a killed measurement goes on at the batch it was at. Nothing is
+written that depends on how the work was cut: the rows are the same however often it stops.
 """
 
 import dataclasses
 import functools
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -100,7 +100,8 @@ def _measure(run: Run, options: MeasureOptions, reporter: Reporter) -> Run:
         if one is not IMPORTANCE_MEASURES.get(one.name):
             shutil.rmtree(run.measurements / one.name, ignore_errors=True)
     jobs = _walks(options, measures, test)
-    pace, known = seconds_per_token(classifier, test), Known()
+    # only what an absolute form will ask for, and only until it has: it is as large as the texts
+    pace, known = seconds_per_token(classifier, test), Known(one.absolute_of for one in measures)
     for name, one, seed, rows in jobs:
         begun = (run.measurements / name).is_dir()
         seconds = None if begun else estimated_seconds(one, test, rows, pace)
@@ -157,7 +158,7 @@ def measure_part(
         for walk, one, seed, rows in _walks(options, distinct(options.measures, classifier), test):
             if walk.split(".")[0] == name:
                 _measure_one(
-                    run, classifier, test, walk, one, seed, rows, options.target, masf, Known(), reporter, part, parts
+                    run, classifier, test, walk, one, seed, rows, options.target, masf, Known(()), reporter, part, parts
                 )
 
 
@@ -246,11 +247,10 @@ def _measure_one(
             shard = run.measurements / name / f"{number:05d}.parquet"
             if number % parts == part and not is_done(shard, reporter.warn):
                 shard.parent.mkdir(parents=True, exist_ok=True)
-                watch = Stopwatch(one, known.get((one.absolute_of, number)))
+                watch = Stopwatch(one, known.pop(one.absolute_of, number))
                 table = _walk_table(classifier, batch, watch, seed, target, masf)
                 write_bytes(shard, parquet(table))
-                if watch.first is not None and one.signed:  # for its absolute form
-                    known[one.name, number] = watch.first
+                known.keep(one.name, number, watch.first)
             advance(len(batch))
 
 
@@ -284,8 +284,24 @@ def _walk_table(
     return pyarrow.table(table)
 
 
-# what a measure said of the texts of a batch as they are, and how long that took: its absolute form says the same
-Known = dict[tuple[str | None, int], tuple[Tensor, float]]
+class Known:
+    """What measures said of the texts of a batch as they are, and how long that took: absolute forms say the same.
+
+    It is kept of the measures that are `asked` for, and handed out once.
+    """
+
+    def __init__(self, asked: Iterable[str | None]) -> None:
+        self.asked = set(asked)
+        self.said: dict[tuple[str | None, int], tuple[Tensor, float]] = {}
+
+    def keep(self, name: str, batch: int, said: tuple[Tensor, float] | None) -> None:
+        """Keep what a measure said of a batch, if somebody will ask."""
+        if said is not None and name in self.asked:
+            self.said[name, batch] = said
+
+    def pop(self, name: str | None, batch: int) -> tuple[Tensor, float] | None:
+        """Return what a measure said of a batch, if it is known, and forget it."""
+        return self.said.pop((name, batch), None)
 
 
 class Stopwatch:

@@ -37,7 +37,7 @@ from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.select import ABOVE_RANDOM, FULL, KINDS, SELECT, TRAINED_ON
 from faithmeter.results import Result, most_faithful
 from faithmeter.run import DEFAULT_MEASURE, Run
-from faithmeter.statistics import bca_interval, student_interval
+from faithmeter.statistics import Weights, bca_interval, student_interval
 from faithmeter.training import TrainingConfig, fine_tune
 from faithmeter.training.curriculum import ROWS_PER_EPOCH
 
@@ -326,8 +326,8 @@ def _foretell(work: _Work, measures: Sequence[ImportanceMeasure]) -> None:
 
 def _passed_tokens(encoded: Encoded, passes: Callable[[int], float]) -> float:
     """Return about how many tokens go through the model to explain a split."""
-    maskable = np.add.reduceat(np.append(encoded.maskable, False).astype(np.int64), encoded.offsets[:-1])
-    return float(sum(passes(int(n)) * int(length) for n, length in zip(maskable, encoded.lengths, strict=True)))
+    counts = encoded.maskable_counts
+    return float(sum(passes(int(n)) * int(length) for n, length in zip(counts, encoded.lengths, strict=True)))
 
 
 # -------------------------------------------------------------------------------------------------- summarising
@@ -380,19 +380,24 @@ def _result(kind: str, metric: str, gold: Ints, answers: Answers, measure: str |
     Several seeds have Student's interval over them, one the bootstrap's over the test texts, paired for a difference.
     """
 
-    def reached(one: Ints, other: Ints | None, weights: Floats) -> Floats:
+    def reached(one: Ints, other: Ints | None) -> Callable[[Weights], Floats]:
         columns = one[:, None] if other is None else np.stack((one, other), axis=1)
-        values = weighted_performance(metric, gold, columns, weights)
-        return values[:, 0] if other is None else values[:, 0] - values[:, 1]
+        weighted = weighted_performance(metric, gold, columns)
+
+        def first_or_difference(weights: Weights) -> Floats:
+            values = weighted(weights)
+            return values[:, 0] if other is None else values[:, 0] - values[:, 1]
+
+        return first_or_difference
 
     ones = np.ones((1, len(gold)))
-    values = np.array([reached(*pair, ones)[0] for pair in answers.values()])
+    values = np.array([reached(*pair)(ones)[0] for pair in answers.values()])
     several = len(values) > 1
     if several:
         interval = student_interval(values)
     else:
         ((only_one_, other),) = answers.values()
-        interval = bca_interval(lambda weights: reached(only_one_, other, weights), len(gold))
+        interval = bca_interval(reached(only_one_, other), len(gold))
     low, high = interval or (None, None)
     return Result(
         kind, float(values.mean()), metric, "test", None, len(values) if several else len(gold), measure, low, high,

@@ -41,6 +41,7 @@ KINDS = (
 WITH_INTERVAL = ("acu", "racu", "masked_performance", "performance")
 OF_STUDENT = ("audit_", "select", "attack", "transfer")
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
+ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of
 
 
 def parquet(table: pyarrow.Table) -> bytes:
@@ -50,23 +51,27 @@ def parquet(table: pyarrow.Table) -> bytes:
     return buffer.getvalue()
 
 
-def read_measurement(run: Run, name: str) -> Table:
-    """Return a measure's stored columns as (observations, steps + 1) arrays, in the order of the dataset rows."""
+def read_measurement(run: Run, name: str, columns: Sequence[str] | None = None) -> Table:
+    """Return a measure's stored columns as (observations, steps + 1) arrays, in the order of the dataset rows.
+
+    All of them, or those that are named, of which `row` must be one.
+    """
     folder = require_whole(run.measurements / name, "`faithmeter measure` with the same options computes it again.")
-    table = pyarrow.concat_tables(
-        [pyarrow.parquet.read_table(shard) for shard in sorted(folder.glob("*.parquet"))]
-    ).sort_by([("row", "ascending"), ("step", "ascending")])
-    return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in table.column_names}
+    shards, wanted = sorted(folder.glob("*.parquet")), columns and [*columns, "step"]
+    table = pyarrow.concat_tables([pyarrow.parquet.read_table(shard, columns=wanted) for shard in shards])
+    table = table.sort_by([("row", "ascending"), ("step", "ascending")])
+    return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in columns or table.column_names}
 
 
 def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF | None) -> None:
     """Turn measurements into result rows and `observations.parquet`."""
-    tables = {name: read_measurement(run, name) for name in names}
-    random = [tables[name] for name in names if name.startswith("random.")]
-    results, observations = [], []
-    for name, table in tables.items():
-        if name.startswith("random."):
-            continue
+    at_random = [name for name in names if name.startswith("random.")]
+    random = [_answers(read_measurement(run, name, ANSWERS), run) for name in at_random]
+    results, answers = [], dict[str, Table]()
+    observed, observations = io.BytesIO(), None
+    for name in (name for name in names if name not in at_random):
+        table = read_measurement(run, name)  # one at a time, of which only the answers are kept
+        answers[name] = _answers(table, run)
         rows = table["row"][:, 0]
         baseline = [_curve(one, rows) for one in random]
         faithfulness = faithfulness_over_observations(
@@ -76,15 +81,20 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
         results += _work(name, test, rows)
         results += _curve_results(run, name, test.labels[rows], [_curve(table, rows)], _typical(table, test, masf))
         acu, racu = observation_areas(_curve(table, rows), baseline)
-        observations.append(pyarrow.table({"row": rows, "measure": [name] * len(rows), "acu": acu, "racu": racu}))
+        found = pyarrow.table({"row": rows, "measure": pyarrow.repeat(name, len(rows)), "acu": acu, "racu": racu})
+        observations = observations or pyarrow.parquet.ParquetWriter(observed, found.schema)
+        observations.write_table(found)
+    assert observations is not None
+    observations.close()
     gold = test.labels[random[0]["row"][:, 0]]
     curves = [_curve(one, one["row"][:, 0]) for one in random]
     spread = random_spread(run.config.metric, gold, curves)
     results.append(Result("random_spread", spread, run.config.metric, "test", None, len(gold), "random"))
-    results += _curve_results(run, "random", gold, curves, _typical(random[0], test, masf))
-    results += _leads(run, test, tables, [result.as_row() for result in results])
+    first = read_measurement(run, at_random[0]) if masf is not None else {}
+    results += _curve_results(run, "random", gold, curves, _typical(first, test, masf))
+    results += _leads(run, test, answers, [result.as_row() for result in results])
     run.store_results(KINDS, results)
-    write_bytes(run.observations, parquet(pyarrow.concat_tables(observations)))
+    write_bytes(run.observations, observed.getvalue())
     store_card(run)
 
 
@@ -95,6 +105,12 @@ def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
     lengths = torch.from_numpy(test.lengths[table["row"][:, 0]])
     own, outside = (torch.tensor(table[name]) for name in ("p_own", "p_outside"))
     return [dataset_verdict(masf, own[:, step], outside[:, step], lengths, step) for step in range(STEPS + 1)]
+
+
+def _answers(table: Table, run: Run) -> Table:
+    """Return the columns of a measurement that curves are made of, the predicted classes in as few bytes as can be."""
+    predicted = table["predicted"].astype(np.min_scalar_type(len(run.config.labels)))
+    return {**{name: table[name] for name in ANSWERS}, "row": table["row"][:, :1].copy(), "predicted": predicted}
 
 
 def _leads(run: Run, test: Encoded, tables: dict[str, Table], found: list[dict[str, Any]]) -> Iterator[Result]:

@@ -24,7 +24,7 @@ from faithmeter.reports.transfer import AT_HOME, ELSEWHERE, KINDS, MAJORITY
 from faithmeter.reports.words import TRANSFER
 from faithmeter.results import Result
 from faithmeter.run import Run
-from faithmeter.statistics import bca_interval
+from faithmeter.statistics import Weights, bca_interval
 
 # names of the same class, which everybody writes in these two ways
 SYNONYMS = (frozenset(("neg", "negative")), frozenset(("pos", "positive")))
@@ -148,8 +148,10 @@ def _encoded(classifier: Classifier, split: datasets.Dataset) -> Encoded:
 
 
 def _reached(metric: str, gold: Ints, predicted: Ints, detail: str) -> Result:
-    def reached(weights: Floats) -> Floats:
-        return weighted_performance(metric, gold, predicted[:, None], weights)[:, 0]
+    weighted = weighted_performance(metric, gold, predicted[:, None])
+
+    def reached(weights: Weights) -> Floats:
+        return weighted(weights)[:, 0]
 
     low, high = bca_interval(reached, len(gold)) or (None, None)
     value = float(reached(np.ones((1, len(gold))))[0])
