@@ -20,7 +20,7 @@ SPECIAL, TEXT, CONTEXT = -1, 0, 1  # the values of `Encoded.sequence`
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows padded to the longest: (rows, tokens) tensors, and a label and a dataset row for each."""
+    """Rows padded to the longest: (rows, tokens) tensors, and a label and a dataset row for each; `split` is theirs."""
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -29,6 +29,7 @@ class Batch:
     masked: Tensor
     labels: Tensor
     rows: Tensor
+    split: str = ""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -44,13 +45,20 @@ class Batch:
     def take(self, index: Tensor) -> "Batch":
         """Return some of the rows, in the order given and as often as given, without the padding that none needs."""
         length = max(1, int(self.attention_mask[index].sum(dim=1).max())) if len(index) else 1
-        taken = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        taken: dict[str, Any] = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **{name: v[:, :length] if v.ndim == 2 else v for name, v in taken.items()})
+
+    def between(self, part: slice) -> "Batch":
+        """Return neighbouring rows, padded as they are."""
+        if part.start == 0 and part.stop >= len(self):
+            return self
+        taken: dict[str, Any] = {name: value[part] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **taken)
 
     @classmethod
     def stacked(cls, batches: Sequence["Batch"]) -> "Batch":
         """Return batches of the same width as one."""
-        columns = {
+        columns: dict[str, Any] = {
             name: torch.cat([getattr(batch, name) for batch in batches])
             for name, value in vars(batches[0]).items()
             if isinstance(value, Tensor)
@@ -59,7 +67,9 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on another device."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         return replace(self, **moved)
 
 
@@ -68,7 +78,7 @@ class Encoded:
     """A tokenised split. The rows lie end to end; row i is `[offsets[i], offsets[i + 1])` of each flat array.
 
     `sequence` says of each token whether it belongs to the text (0), to the context (1), or is special (-1).
-    `truncated` counts the rows that were too long for the model.
+    `truncated` counts the rows that were too long for the model; `split` is the name of the split, where it has one.
     """
 
     ids: Ints
@@ -79,6 +89,7 @@ class Encoded:
     labels: Ints
     pad_token_id: int
     truncated: int = 0
+    split: str = ""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -128,6 +139,7 @@ class Encoded:
             labels=np.concatenate((self.labels, more.labels)),
             pad_token_id=self.pad_token_id,
             truncated=self.truncated + more.truncated,
+            split=self.split,
         )
 
     def batch(self, rows: Sequence[int] | Ints) -> Batch:
@@ -150,6 +162,7 @@ class Encoded:
             masked=padded(self.masked, False),
             labels=torch.from_numpy(self.labels[rows]),
             rows=torch.from_numpy(rows),
+            split=self.split,
         )
 
     def batches(self, tokens: int, rows: Ints | None = None) -> Iterator[Batch]:
@@ -165,6 +178,13 @@ class Encoded:
             count = max(1, tokens // max(1, int(self.lengths[order[start]])))
             yield self.batch(order[start : start + count])
             start += count
+
+
+def unmaskable_rows(encoded: Encoded) -> int:
+    """Return how many rows have no token to mask: an empty text, or one of special tokens only."""
+    has = np.zeros(len(encoded), dtype=np.bool_)
+    has[np.repeat(np.arange(len(encoded)), encoded.lengths)[encoded.maskable]] = True
+    return int((~has).sum())
 
 
 def packed(lengths: Tensor, tokens: int) -> Iterator[Tensor]:
