@@ -5,9 +5,9 @@ import torch
 import transformers
 from conftest import ARCHITECTURES, TOKENIZERS, random_classifier
 
-from faithmeter.batch import CONTEXT, SPECIAL, TEXT
+from faithmeter.batch import CONTEXT, SPECIAL, TEXT, unmaskable_rows
 from faithmeter.borrowing import evaluating
-from faithmeter.classifier import Classifier, load_classifier, unmaskable_rows
+from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.errors import InputError
 from faithmeter.from_scratch import small_classifier
 

@@ -1,15 +1,23 @@
 """Faults, injected: nothing that was finished is lost, and the message says what to do (docs/faults.md)."""
 
+import dataclasses
 import errno
+import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
+import pyarrow.parquet
 import pytest
+import torch
 from conftest import sentiment_rows
+from safetensors.torch import load_file, save
 
 from faithmeter import (
     AuditOptions,
@@ -30,10 +38,11 @@ from faithmeter import (
     train,
     transfer,
 )
-from faithmeter.jobs import auditing, measuring, roaring
+from faithmeter.jobs import auditing, measuring, roaring, training
 from faithmeter.jobs.attacking import attacked_rows
 from faithmeter.jobs.measuring import begin_measuring, measure_part
 from faithmeter.progress import Silent
+from faithmeter.results import key_of
 from faithmeter.training import checkpoint
 
 MEASURED = MeasureOptions(measures=("grad-l2", "loo-signed"), rows=30, random_runs=2)
@@ -95,12 +104,13 @@ def untimed(run):
 
 def same_rows(run, other):
     """Whether two runs have the same numbers, but for rounding."""
-    ours, theirs = untimed(run), untimed(other)
+    ours, theirs = (sorted(untimed(one), key=lambda row: str(key_of(row))) for one in (run, other))
     assert [{**row, **dict.fromkeys(("value", "low", "high"))} for row in ours] == [
         {**row, **dict.fromkeys(("value", "low", "high"))} for row in theirs
     ]
-    for name in ("value", "low", "high"):
-        assert [row[name] for row in ours] == pytest.approx([row[name] for row in theirs], abs=1e-5)
+    # BCa counts the draws below the mean, and of a few texts some lie on it: rounding moves its ends by a draw or two
+    for name, digits in (("value", 1e-5), ("low", 1e-3), ("high", 1e-3)):
+        assert [row[name] for row in ours] == pytest.approx([row[name] for row in theirs], abs=digits)
     return True
 
 
@@ -485,7 +495,257 @@ def test_another_config_model_or_data_under_old_results_is_refused_in_words(run,
 
 
 def other_weights(run):
-    import safetensors.torch
+    tensors = load_file(run.model_folder / "model.safetensors")
+    return save({name: one + 1e-3 for name, one in tensors.items()}, metadata={"format": "pt"})
 
-    tensors = safetensors.torch.load_file(run.model_folder / "model.safetensors")
-    return safetensors.torch.save({name: one + 1e-3 for name, one in tensors.items()}, metadata={"format": "pt"})
+
+# --------------------------------------------------------------------------------------------------- out of memory
+
+
+def no_memory_of_the_processor():
+    torch.empty(10**17)  # a real one
+
+
+def no_memory_of_a_gpu():
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+
+def no_memory_of_python():
+    raise MemoryError
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """A memory of so many tokens at once; returns a list of how many each pass has asked for."""
+
+    def limit(tokens, fail=no_memory_of_the_processor):
+        asked = []
+
+        def refuse(_model, _positional, given):
+            asked.append(given["input_ids"].numel())
+            if asked[-1] > tokens:
+                fail()
+
+        def limited(make):
+            def made(*args, **options):
+                classifier = make(*args, **options)
+                classifier.model.register_forward_pre_hook(refuse, with_kwargs=True)
+                return classifier
+
+            return made
+
+        monkeypatch.setattr(Run, "classifier", limited(Run.classifier))
+        monkeypatch.setattr(training, "fresh_classifier", limited(training.fresh_classifier))
+        return asked
+
+    return limit
+
+
+@pytest.mark.parametrize("fail", [no_memory_of_the_processor, no_memory_of_a_gpu, no_memory_of_python])
+def test_a_lack_of_memory_is_known_however_it_is_said(fresh, memory, fail):
+    whole = fresh.classifier()
+    texts = whole.encode([row["text"] for row in sentiment_rows(20)])
+    asked = memory(24, fail)
+    halved = fresh.classifier()
+    with pytest.warns(UserWarning, match="Memory ran out with 120 tokens at once"):
+        found = halved.predict(texts)
+    assert [tokens for tokens in asked if tokens > 24] == [120, 60, 30]  # each is met once
+    torch.testing.assert_close(found, whole.predict(texts))
+
+
+@pytest.mark.slow
+def test_where_memory_runs_out_the_batch_is_halved_once_told_and_the_rows_are_the_same(fresh, memory, tmp_path):
+    names = ("ig-signed", "deep-lift", "loo-signed", "scaled-attention")
+    options = MeasureOptions(measures=names, rows=10, random_runs=1)
+    whole, said = Run(shutil.copytree(fresh.path, tmp_path / "whole")), Listener()
+    check(whole.path)
+    measure(whole.path, options)
+    asked = memory(24)
+    check(fresh.path, reporter=said)
+    assert sum("Memory ran out" in warning for warning in said.warnings) == 1
+    assert max(asked) > 24  # the fault was met
+    said = Listener()
+    measure(fresh.path, options, reporter=said)
+    assert sum("Memory ran out with" in warning for warning in said.warnings) == 1
+    assert sum(tokens > 24 for tokens in asked) < 10  # and is not met again and again
+    assert same_rows(fresh, whole)
+
+
+def test_an_audit_halves_its_batches_too(fresh, memory, tmp_path):
+    whole = audit(shutil.copytree(fresh.path, tmp_path / "whole"), AUDITED)
+    memory(12)
+    assert same_rows(audit(fresh.path, AUDITED), whole)
+
+
+def test_a_training_that_runs_out_of_memory_halves_its_batch_to_the_same_weights(trained, data, memory, tmp_path):
+    said, asked = Listener(), memory(40)
+    run = train(tmp_path / "run", data, "small", TRAINING, reporter=said)
+    assert max(asked) > 40
+    assert sum("Memory ran out with 16 rows" in warning for warning in said.warnings) == 1
+    weights = [load_file(one.model_folder / "model.safetensors") for one in (run, trained)]
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(tensor, weights[1][name], atol=1e-4, rtol=1e-3)
+    assert run.history[-1]["train_loss"] == pytest.approx(trained.history[-1]["train_loss"], rel=1e-3)
+
+
+def test_a_single_text_that_does_not_fit_is_refused_with_its_row_and_nothing_is_lost(run, measured, memory, faithmeter):
+    options = ("--measures", "grad-l2,loo-signed,loo-abs", "--rows", "30", "--random-runs", "2")
+    parts = sorted(run.measurements.rglob("*.parquet"))
+    before = times(*parts)
+    memory(3)
+    code, printed = faithmeter("measure", run.path, *options)
+    assert (code, "Memory does not do for one text: row " in printed) == (2, True)
+    assert "of the test split" in printed
+    assert "a smaller --max-length" in printed
+    assert (times(*parts), untimed(run)) == (before, untimed(measured))
+
+
+def test_a_single_training_row_that_does_not_fit_is_refused_in_words(data, memory, tmp_path):
+    memory(3)
+    with pytest.raises(InputError, match=r"Memory ran out in training. Lower --batch-size"):
+        train(tmp_path / "run", data, "small", TRAINING)
+
+
+def test_memory_that_runs_out_elsewhere_is_one_sentence(run, faithmeter, monkeypatch):
+    def fail(*_):
+        no_memory_of_the_processor()
+
+    monkeypatch.setattr(Run, "data", fail)
+    code, printed = faithmeter("measure", run.path, "--rows", "30")
+    assert (code, "memory ran out" in printed, "Traceback" in printed) == (2, True, False)
+
+
+def test_another_error_of_a_model_is_not_taken_for_a_lack_of_memory(run, memory):
+    def fail():
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    memory(3, fail)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        measure(run.path, MeasureOptions(measures=("loo-abs",), rows=30, random_runs=2))
+
+
+# ------------------------------------------------------------------------------------------------------ NaN logits
+
+
+def test_an_answer_that_is_no_number_is_refused_with_its_row_and_nothing_is_lost(run, measured, tmp_path, monkeypatch):
+    options = MeasureOptions(measures=("grad-l2", "loo-signed", "loo-abs"), rows=30, random_runs=2)
+    whole = measure(shutil.copytree(run.path, tmp_path / "whole"), options)
+    texts = list(run.data().test["text"])
+    part = max((whole.measurements / "loo-abs").glob("*.parquet"))
+    last = next(row for row in pyarrow.parquet.read_table(part)["row"].to_pylist() if texts.count(texts[row]) == 1)
+    make = Run.classifier
+
+    def spoilt(self):
+        classifier = make(self)
+        wanted = classifier.encode([texts[last]]).batch([0]).input_ids[0]
+
+        def spoil(_model, _positional, given, output):
+            # on the walk, and not already when the time it will take is estimated
+            if "output_hidden_states" in given and given["input_ids"].shape[1] == len(wanted):
+                output.logits[(given["input_ids"] == wanted).all(dim=1)] = float("nan")
+
+        classifier.model.register_forward_hook(spoil, with_kwargs=True)
+        return classifier
+
+    for part in (run.measurements / "grad-l2").glob("*.parquet"):
+        part.unlink()  # as if it had not been measured yet
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "classifier", spoilt)
+        with pytest.raises(InputError, match=rf"row {last} of the test split, counted from 0 with \[nan, nan\]"):
+            measure(run.path, options)
+    kept = sorted((run.measurements / "grad-l2").glob("*.parquet"))
+    before = times(*kept)
+    assert kept
+    measure(run.path, options)
+    assert (times(*kept), untimed(run)) == (before, untimed(whole))
+
+
+def test_weights_that_are_no_numbers_are_named_by_every_job_that_asks_the_model(run, data):
+    tensors = load_file(run.model_folder / "model.safetensors")
+    spoilt = {name: one.fill_(float("nan")) for name, one in tensors.items()}
+    files.write_bytes(run.model_folder / "model.safetensors", save(spoilt, metadata={"format": "pt"}))
+    shutil.rmtree(run.measurements)
+    for work, split in (
+        (lambda: check(run.path), "validation"),
+        (lambda: measure(run.path, dataclasses.replace(MEASURED, without_check=True)), "test"),
+        (lambda: audit(run.path, AUDITED), "test"),
+    ):
+        with pytest.raises(
+            InputError, match=rf"row \d+ of the {split} split.*train again with a lower --learning-rate"
+        ):
+            work()
+
+
+# ----------------------------------------------------------------------------------------------------- clock jumps
+
+
+def test_a_clock_that_jumps_changes_no_result_and_no_time_is_negative(
+    fresh, measured, data, trained, tmp_path, monkeypatch
+):
+    jumps = itertools.cycle((4e9, -4e9, 0.0, 86400.0, -86400.0))
+    real, real_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + int(1e9 * next(jumps)))
+    again = train(tmp_path / "again", data, "small", TRAINING)
+    assert again.weights == trained.weights
+    assert all(row["seconds"] >= 0 for row in again.history)
+    check(fresh.path)
+    measure(fresh.path, MEASURED)
+    assert untimed(fresh) == untimed(measured)
+    spent = [row["value"] for row in fresh.results if row["metric"] == "seconds"]
+    assert spent
+    assert all(value >= 0 for value in spent)
+
+
+def test_what_is_done_is_not_told_by_the_times_of_files(run, measured):
+    written = sorted(file for file in run.path.rglob("*") if file.is_file())
+    for number, file in enumerate(written):
+        os.utime(file, (0, 0) if number % 2 else (4e9, 4e9))  # 1970, and 2096
+    parts = sorted(run.measurements.rglob("*.parquet"))
+    before = times(*parts)
+    measure(run.path, MEASURED)
+    assert (times(*parts), untimed(run)) == (before, untimed(measured))
+
+
+def test_no_time_is_taken_from_a_clock_that_can_be_set():
+    clocks = re.compile(r"\btime\.(time|time_ns|localtime|gmtime|ctime)\(|\bdatetime\b|st_[mca]time|get[mca]time")
+    found = [
+        f"{file.name}: {line}"
+        for file in Path(files.__file__).parent.rglob("*.py")
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if clocks.search(line)
+    ]
+    assert not found
+
+
+# --------------------------------------------------------------------------------------------------------- kill -9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "parts", "options"),
+    [
+        ("measure", "measurements", ("--rows", "40", "--random-runs", "3")),
+        ("audit", "audit", ("--judges", "erasure,fidelity,drift", "--rows", "40")),
+    ],
+)
+def test_a_killed_job_goes_on_to_the_same_rows_and_repeats_nothing(run, tmp_path, command, parts, options):
+    shutil.rmtree(run.measurements)
+    whole = Run(shutil.copytree(run.path, tmp_path / "whole"))
+    measures = ("--measures", "grad-l2,x-grad-abs,ig-abs,loo-abs,loo-signed,lime,kernel-shap")
+
+    def call(path):
+        return [sys.executable, "-m", "faithmeter.cli", command, str(path), *measures, *options]
+
+    subprocess.run(call(whole.path), check=True, capture_output=True)
+    process = subprocess.Popen(call(run.path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list((run.path / parts).rglob("*.parquet"))) < 4:
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    kept = sorted((run.path / parts).rglob("*.parquet"))
+    before = times(*kept)
+    assert len(kept) < len(list((whole.path / parts).rglob("*.parquet")))
+    subprocess.run(call(run.path), check=True, capture_output=True)
+    assert (times(*kept), untimed(run)) == (before, untimed(whole))

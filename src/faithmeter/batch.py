@@ -21,7 +21,7 @@ SPECIAL, TEXT, CONTEXT = -1, 0, 1  # the values of `Encoded.sequence`
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows padded to the longest: (rows, tokens) tensors, and a label and a dataset row for each.
+    """Rows padded to the longest: (rows, tokens) tensors, and a label and a dataset row for each; `split` is theirs.
 
     `units` says which maskable tokens are masked and explained as a whole: they have one number, from 0 on; others -1.
     None where every token is its own unit.
@@ -35,6 +35,7 @@ class Batch:
     labels: Tensor
     rows: Tensor
     units: Tensor | None = None
+    split: str = ""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -50,13 +51,20 @@ class Batch:
     def take(self, index: Tensor) -> "Batch":
         """Return some of the rows, in the order given and as often as given, without the padding that none needs."""
         length = max(1, int(self.attention_mask[index].sum(dim=1).max())) if len(index) else 1
-        taken = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        taken: dict[str, Any] = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **{name: v[:, :length] if v.ndim == 2 else v for name, v in taken.items()})
+
+    def between(self, part: slice) -> "Batch":
+        """Return neighbouring rows, padded as they are."""
+        if part.start == 0 and part.stop >= len(self):
+            return self
+        taken: dict[str, Any] = {name: value[part] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **taken)
 
     @classmethod
     def stacked(cls, batches: Sequence["Batch"]) -> "Batch":
         """Return batches of the same width as one."""
-        columns = {
+        columns: dict[str, Any] = {
             name: torch.cat([getattr(batch, name) for batch in batches])
             for name, value in vars(batches[0]).items()
             if isinstance(value, Tensor)
@@ -65,7 +73,9 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on another device."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         return replace(self, **moved)
 
 
@@ -74,7 +84,8 @@ class Encoded:
     """A tokenised split. The rows lie end to end; row i is `[offsets[i], offsets[i + 1])` of each flat array.
 
     `sequence` says of each token whether it belongs to the text (0), to the context (1), or is special (-1).
-    `truncated` counts the rows that were too long for the model. `units` is as in `Batch`, counted anew in each row.
+    `truncated` counts the rows that were too long for the model; `split` is the name of the split, where it has one.
+    `units` is as in `Batch`, counted anew in each row.
     """
 
     ids: Ints
@@ -86,6 +97,7 @@ class Encoded:
     pad_token_id: int
     truncated: int = 0
     units: Ints | None = None
+    split: str = ""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -151,6 +163,7 @@ class Encoded:
             pad_token_id=self.pad_token_id,
             truncated=self.truncated + more.truncated,
             units=units and np.concatenate(units),
+            split=self.split,
         )
 
     def batch(self, rows: Sequence[int] | Ints) -> Batch:
@@ -174,6 +187,7 @@ class Encoded:
             labels=torch.from_numpy(self.labels[rows]),
             rows=torch.from_numpy(rows),
             units=None if self.units is None else padded(self.units, -1),
+            split=self.split,
         )
 
     def batches(self, tokens: int, rows: Ints | None = None) -> Iterator[Batch]:
@@ -189,6 +203,11 @@ class Encoded:
             count = max(1, tokens // max(1, int(self.lengths[order[start]])))
             yield self.batch(order[start : start + count])
             start += count
+
+
+def unmaskable_rows(encoded: Encoded) -> int:
+    """Return how many rows have no token to mask: an empty text, or one of special tokens only."""
+    return int((encoded.maskable_counts == 0).sum())
 
 
 def packed(lengths: Tensor, tokens: int) -> Iterator[Tensor]:

@@ -19,6 +19,7 @@ from faithmeter.bilstm import BILSTM  # which also makes it known to transformer
 from faithmeter.borrowing import eager_attention, evaluating, exchanged_embeddings, explaining, twice_differentiable
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.fused_linear import fused_linears
+from faithmeter.passes import Room, finite
 from faithmeter.progress import breathe
 from faithmeter.reading import LAST, heard_by_head, read_weights, where_read
 from faithmeter.special_tokens import give_missing_tokens, require_padding, stand_in_for_mask
@@ -88,7 +89,7 @@ class Classifier:
         own = model.config.get_text_config().pad_token_id if where_read(model) == LAST else tokenizer.pad_token_id
         self.pad_token_id = int(own or 0)
         self.max_length = min(max_length, _usable_positions(model.config, tokenizer))
-        self.tokens_per_batch = tokens_per_batch
+        self.tokens_per_batch, self.room = tokens_per_batch, Room()
         self.takes_type_ids = (
             "token_type_ids" in tokenizer.model_input_names
             and "token_type_ids" in inspect.signature(model.forward).parameters
@@ -202,8 +203,8 @@ class Classifier:
         """Return logits and features of a batch in eval mode, on the CPU."""
         breathe()
         with evaluating(self.model), fused_linears(self.model), torch.inference_mode():
-            logits, features = self.logits_and_features(batch.to(self.device))
-        return logits.cpu(), features.cpu()
+            logits, features = self.room.through(batch.to(self.device), self.logits_and_features)
+        return finite(logits, batch).cpu(), features.cpu()
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
         types = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
@@ -219,11 +220,15 @@ class Classifier:
         breathe()
         batch = batch.to(self.device)
         state = evaluating(self.model) if features else explaining(self.model)  # all positions, or those that are read
-        with state, fused_linears(self.model), torch.inference_mode(), heard_by_head(self.model, batch) as heard:
-            found = self.logits_and_features(batch)[1].cpu() if features else None
-            if found is None:
-                self.logits(batch)
-        return heard[0].cpu(), found
+
+        def look(part: Batch) -> tuple[Tensor, ...]:
+            with heard_by_head(self.model, part) as heard:
+                found = self.logits_and_features(part) if features else (self.logits(part),)
+            return heard[0].cpu(), finite(found[0], part), *found[1:]
+
+        with state, fused_linears(self.model), torch.inference_mode():
+            heard, _, *found = self.room.through(batch, look)
+        return heard, found[0].cpu() if found else None
 
     def vocabulary(self) -> Tensor:
         """Return the word-embedding matrix W: (vocabulary, dimensions), the embedding of every id."""
@@ -257,13 +262,18 @@ class Classifier:
         """
         breathe()
         twice = embeddings.requires_grad
-        with torch.enable_grad():
-            point = embeddings if twice else embeddings.detach().clone().requires_grad_()
-            with twice_differentiable() if twice else nullcontext():
-                logits = self.logits_from(batch, point)
-            wanted = logits.gather(1, targets[:, None]).sum()
-            (gradients,) = torch.autograd.grad(wanted, point, create_graph=twice)
-        return logits if twice else logits.detach(), gradients
+
+        def look(part: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+            with torch.enable_grad():
+                point = embeddings if twice else embeddings.detach().clone().requires_grad_()
+                with twice_differentiable() if twice else nullcontext():
+                    logits = self.logits_from(part, point)
+                wanted = logits.gather(1, targets[:, None]).sum()
+                (gradients,) = torch.autograd.grad(wanted, point, create_graph=twice)
+            return logits if twice else logits.detach(), gradients
+
+        logits, gradients = self.room.through(batch, look, embeddings, targets)
+        return logits, gradients
 
     def logits_of_masks(self, batch: Batch, rows: Tensor, masked: Tensor) -> Tensor:
         """Return the (n, classes) logits of n maskings: row `rows[i]` of the batch with `masked[i]` masked.
@@ -277,8 +287,8 @@ class Classifier:
                 breathe()
                 part = batch.take(rows[index])
                 part = part.with_masked(masked[index, : part.input_ids.shape[1]])
-                logits[index] = self.logits(part)
-        return logits
+                (logits[index],) = self.room.through(part, lambda few: (self.logits(few),))
+        return finite(logits, batch, rows)
 
     def predict(
         self,
@@ -297,7 +307,8 @@ class Classifier:
         with evaluating(self.model), fused_linears(self.model), torch.inference_mode():
             for number, batch in enumerate(encoded.batches(self.tokens_per_pass)):
                 if number % share[1] == share[0]:
-                    logits[batch.rows.to(device)] = self.logits(batch.to(device))
+                    (found,) = self.room.through(batch.to(device), lambda few: (self.logits(few),))
+                    logits[batch.rows.to(device)] = finite(found, batch)
                 if progress is not None:
                     progress(len(batch))
         return logits
@@ -322,11 +333,6 @@ class Classifier:
         """Save model and tokenizer, loadable with plain `AutoModelForSequenceClassification.from_pretrained`."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-
-
-def unmaskable_rows(encoded: Encoded) -> int:
-    """Return how many rows have no token to mask: an empty text, or one of special tokens only."""
-    return int((encoded.maskable_counts == 0).sum())
 
 
 def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_length: int = MAX_LENGTH) -> Classifier:

@@ -59,7 +59,7 @@ GO_ON = (
 
 
 def main() -> None:
-    """Run the command line; turn bad input, an interruption and a full disk into one sentence."""
+    """Run the command line; turn bad input, an interruption, and a full disk or memory into one sentence."""
     try:
         app()
     except InputError as error:
@@ -69,6 +69,8 @@ def main() -> None:
             raise
         _fail(f"interrupted. {GO_ON}", code=INTERRUPTED)  # typer makes an exit of it, without a word
     except Exception as error:
+        if _memory_full(error):
+            _fail(f"memory ran out. End other programs, or use a machine or a GPU with more of it. {GO_ON}")
         if not _disk_full(error):
             raise
         _fail(f"the disk is full, so the last file was not written. Make room, then go on. {GO_ON}")
@@ -83,7 +85,19 @@ def _disk_full(error: BaseException) -> bool:
     """Whether the disk is full; safetensors says so only in words."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
-    return f"os error {errno.ENOSPC}" in str(error) or f"os error {errno.EDQUOT}" in str(error)
+    said = str(error)  # as do workers of a cluster, whose errors come in others
+    return any(
+        f"{words} {number}" in said for words in ("os error", "[Errno") for number in (errno.ENOSPC, errno.EDQUOT)
+    )
+
+
+def _memory_full(error: BaseException) -> bool:
+    """Whether memory ran out, elsewhere than where a batch can be halved."""
+    if "torch" not in sys.modules:  # which takes seconds to load, and nothing else fills the memory
+        return isinstance(error, MemoryError)
+    from faithmeter.passes import out_of_memory
+
+    return out_of_memory(error)
 
 
 def _version(wanted: bool) -> None:

@@ -41,7 +41,7 @@ def alone(batch, row):
     parts = {
         name: value[row : row + 1, :length] if value.ndim == 2 else value[row : row + 1]
         for name, value in vars(batch).items()
-        if value is not None
+        if isinstance(value, torch.Tensor)
     }
     return replace(batch, **parts)
 

@@ -130,7 +130,7 @@ def _packed(
         for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_pass):
             part = batch.take(rows)
             length = part.input_ids.shape[1]
-            said, found = explain_part(part, rows, embeddings[rows, :length])
+            said, found = classifier.room.through(part, explain_part, rows, embeddings[rows, :length])
             logits[rows] = said if twice else said.detach()
             importance[rows, :length] = (found if twice else found.detach()).float()
     return logits, importance.masked_fill(~batch.maskable, 0.0)

@@ -51,7 +51,8 @@ def deep_lift_at(classifier: Classifier, batch: Batch, embeddings: Tensor, targe
             part = batch.take(rows)
             length = part.input_ids.shape[1]
             point = embeddings[rows, :length]
-            logits[rows], multipliers = _multipliers(classifier, part, point, targets[rows])
+            look = partial(_multipliers, classifier)
+            logits[rows], multipliers = classifier.room.through(part, look, point, targets[rows])
             importance[rows, :length] = (point * multipliers).sum(dim=-1).float()
     return logits, importance.masked_fill(~batch.maskable, 0.0)
 

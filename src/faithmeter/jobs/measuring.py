@@ -155,6 +155,7 @@ def measure_part(
     reporter = reporter or Silent()
     with only_one(run.path, together=True):
         classifier, test, masf = _loaded(str(path), run.weights, options.by, options.chunk)
+        classifier.room.tell = reporter.warn
         for walk, one, seed, rows in _walks(options, distinct(options.measures, classifier), test):
             if walk.split(".")[0] == name:
                 _measure_one(

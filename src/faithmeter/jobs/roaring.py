@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from faithmeter.batch import Encoded
+from faithmeter.batch import Batch, Encoded
 from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError, nearest
@@ -403,12 +404,17 @@ def epoch_seconds(classifier: Classifier, train: Encoded, batch_size: int) -> fl
     order = random_stream(0, Purpose.TRAIN_ORDER)
     batches = mini_batches(np.arange(len(train)), train.lengths, batch_size, order)
     tried = batches[: min(6, len(batches))]
+
+    def learn(batch: Batch) -> tuple[Tensor]:
+        loss = torch.nn.functional.cross_entropy(classifier.logits(batch), batch.labels)
+        loss.backward()
+        return (loss.detach()[None],)
+
     classifier.model.train()
     for number, rows in enumerate(tried):
         if number == len(tried) // 3:  # the first ones of a process are slower
             started = time.perf_counter()
-        batch = train.batch(rows)
-        torch.nn.functional.cross_entropy(classifier.logits(batch), batch.labels).backward()
+        classifier.room.through(train.batch(rows), learn)
     seconds = (time.perf_counter() - started) / (len(tried) - len(tried) // 3)
     classifier.model.zero_grad(set_to_none=True)
     classifier.model.eval()

@@ -11,9 +11,9 @@ import numpy as np
 from accelerate import PartialState
 
 from faithmeter.attacks import attack_texts
-from faithmeter.batch import Encoded, Ints
+from faithmeter.batch import Encoded, Ints, unmaskable_rows
 from faithmeter.bilstm import BILSTM
-from faithmeter.classifier import Classifier, classes_of, load_classifier, unmaskable_rows
+from faithmeter.classifier import Classifier, classes_of, load_classifier
 from faithmeter.data import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import only_one
@@ -272,16 +272,19 @@ def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Rep
     config = run.config
     majority = majority_performance(config.metric, train_labels, test.labels)
     # the model as later commands will load it, so that what is tested is what is stored
-    results = masked_performance(run.classifier(), test, config.metric, config.seed, reporter)
+    classifier = run.classifier()
+    classifier.room.tell = reporter.warn
+    results = masked_performance(classifier, test, config.metric, config.seed, reporter)
     results.append(Result("majority", majority, config.metric, "test", None, len(test)))
     run.store_results(("performance", "majority"), results)
     store_card(run)
 
 
 def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter: Reporter) -> Encoded:
-    """Tokenise a split, and say which rows are cut and which have nothing to mask."""
+    """Tokenise a split, and say which rows are cut and which have nothing to mask, and later when memory runs out."""
     contexts = split["context"] if "context" in split.column_names else None
-    encoded = classifier.encode(split["text"], contexts, split["label"])
+    encoded = dataclasses.replace(classifier.encode(split["text"], contexts, split["label"]), split=part)
+    classifier.room.tell = reporter.warn
     say_what_is_odd(encoded, part, classifier, reporter)
     return encoded
 

@@ -20,6 +20,7 @@ from faithmeter.batch import Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.masking import Purpose, random_stream
+from faithmeter.passes import free_memory, out_of_memory
 from faithmeter.performance import majority_performance, performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.training import checkpoint
@@ -30,6 +31,7 @@ from faithmeter.training.strategy import mask_for_training, masked_copy, masked_
 
 # the rows that are attacked in an epoch, by their numbers -> their attacked copies, against the model as it is
 Attack = Callable[[Ints, int], Encoded]
+Group = list[tuple[Ints, Ints]]  # the batches of an optimiser step: their rows, and the rows' positions in the epoch
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class _Training:
                 f"A share of {config.adversarial_share} of {len(train)} training rows is none: adversarial training "
                 "needs a larger --adversarial-share, or more rows."
             )
+        self.rows_at_once = config.batch_size
         group = config.batch_size * config.accumulate
         later = -(-(len(train) + self.attacked) // group)
         self.steps = -(-len(train) // group) + (config.epochs - 1) * later
@@ -179,8 +182,7 @@ class _Training:
         """Show every batch once; return means: the loss, the accuracy on the unmasked rows (nan without any), and what
         robust training adds to the loss.
         """
-        config, process, processes = self.config, self.accelerator.process_index, self.accelerator.num_processes
-        strategy = config.strategy if self.state.position.finished else "plain"
+        config = self.config
         kinds = [name for name in config.robust if name != ADVERSARIAL] if self.state.position.finished else []
         # loss, right, unmasked, and each loss that is added
         totals = torch.zeros(3 + len(kinds), device=self.accelerator.device, dtype=torch.float64)
@@ -188,26 +190,7 @@ class _Training:
         with self.reporter.bar(title, len(batches)) as advance:
             for group in _groups(batches, config.accumulate):
                 self._set_learning_rate()
-                group_rows = sum(len(rows) for rows, _ in group)
-                for index, (rows, positions) in enumerate(group):
-                    mine = np.arange(len(rows))[process::processes]
-                    weight = float(len(mine) > 0)
-                    mine = mine if weight else np.zeros(1, dtype=np.int64)  # every process must take part
-                    batch = mask_for_training(
-                        shown, shown.batch(rows[mine]), positions[mine], strategy=strategy,
-                        mask_context=config.mask_context, seed=config.seed, epoch=epoch,
-                    ).to(self.accelerator.device)  # fmt: skip
-                    last = index == len(group) - 1
-                    with nullcontext() if last else self.accelerator.no_sync(self.model):
-                        logits = self.classifier.logits(batch, model=self.model)
-                        losses = nn.functional.cross_entropy(logits, batch.labels, reduction="sum")[None]
-                        if kinds:
-                            found = weighted_losses(self.classifier, batch, config)
-                            losses = torch.cat([losses, torch.stack([found[kind].sum() for kind in kinds])])
-                        # gradients are averaged over processes; this makes it the mean over the rows of the step
-                        self.accelerator.backward(losses.sum() * weight * processes / group_rows)
-                    as_given = torch.from_numpy(~masked_positions(strategy, positions[mine])).to(logits.device)
-                    totals += weight * _tally(losses, logits, batch.labels, as_given)
+                totals += self._add_gradients(shown, group, epoch, kinds)
                 if config.clip > 0:
                     self.accelerator.clip_grad_norm_(self.model.parameters(), config.clip)
                 self.optimizer.step()
@@ -224,6 +207,62 @@ class _Training:
             )
         accuracy = right / unmasked if unmasked else float("nan")
         return loss, accuracy, {kind: value / count for kind, value in zip(kinds, added, strict=True)}
+
+    def _add_gradients(self, shown: Encoded, group: Group, epoch: int, kinds: list[str]) -> Tensor:
+        """Add up the gradients of an optimiser step, and return its sums: the loss, right, unmasked, and what is added.
+
+        Where memory runs out, the step begins again, from the same draws, and half as many rows go through at a time:
+        the gradient is a sum over rows, so that only dropout falls on other places.
+        """
+        while True:
+            draws = torch.random.get_rng_state(), torch.cuda.get_rng_state_all()
+            try:
+                return self._add_gradients_of(_cut(group, self.rows_at_once), shown, epoch, kinds)
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error):
+                    raise
+                if self.rows_at_once == 1 or self.accelerator.num_processes > 1:
+                    raise InputError(
+                        "Memory ran out in training. Lower --batch-size (and raise --accumulate by as much), or "
+                        "--max-length, or use a machine with more memory. What is finished is kept."
+                    ) from error
+            # out of the handler, whose error would hold on to what filled the memory
+            if self.rows_at_once == self.config.batch_size:
+                self.reporter.warn(
+                    f"Memory ran out with {self.rows_at_once} rows at once: from here on half as many go through the "
+                    "model at a time, and fewer where that does not do. The steps are of as many rows as before."
+                )
+            self.rows_at_once = (self.rows_at_once + 1) // 2
+            self.optimizer.zero_grad()
+            free_memory()
+            torch.random.set_rng_state(draws[0])
+            torch.cuda.set_rng_state_all(draws[1])
+
+    def _add_gradients_of(self, group: Group, shown: Encoded, epoch: int, kinds: list[str]) -> Tensor:
+        config, process, processes = self.config, self.accelerator.process_index, self.accelerator.num_processes
+        strategy = config.strategy if self.state.position.finished else "plain"
+        group_rows = sum(len(rows) for rows, _ in group)
+        totals = torch.zeros(3 + len(kinds), device=self.accelerator.device, dtype=torch.float64)
+        for index, (rows, positions) in enumerate(group):
+            mine = np.arange(len(rows))[process::processes]
+            weight = float(len(mine) > 0)
+            mine = mine if weight else np.zeros(1, dtype=np.int64)  # every process must take part
+            batch = mask_for_training(
+                shown, shown.batch(rows[mine]), positions[mine], strategy=strategy,
+                mask_context=config.mask_context, seed=config.seed, epoch=epoch,
+            ).to(self.accelerator.device)  # fmt: skip
+            last = index == len(group) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                logits = self.classifier.logits(batch, model=self.model)
+                losses = nn.functional.cross_entropy(logits, batch.labels, reduction="sum")[None]
+                if kinds:
+                    found = weighted_losses(self.classifier, batch, config)
+                    losses = torch.cat([losses, torch.stack([found[kind].sum() for kind in kinds])])
+                # gradients are averaged over processes; this makes it the mean over the rows of the step
+                self.accelerator.backward(losses.sum() * weight * processes / group_rows)
+            as_given = torch.from_numpy(~masked_positions(strategy, positions[mine])).to(logits.device)
+            totals += weight * _tally(losses, logits, batch.labels, as_given)
+        return totals
 
     def _set_learning_rate(self) -> None:
         steps, position = self.steps, self.state.position
@@ -299,12 +338,21 @@ def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, o
     ]
 
 
-def _groups(batches: list[Ints], size: int) -> Iterator[list[tuple[Ints, Ints]]]:
+def _groups(batches: list[Ints], size: int) -> Iterator[Group]:
     """Yield the batches of each optimiser step, with their rows' positions in the epoch."""
     starts = np.cumsum([0, *map(len, batches)])
     placed = [(rows, start + np.arange(len(rows))) for rows, start in zip(batches, starts, strict=False)]
     for first in range(0, len(placed), size):
         yield placed[first : first + size]
+
+
+def _cut(group: Group, rows_at_once: int) -> Group:
+    """Return the same rows in batches of at most so many."""
+    return [
+        (rows[start : start + rows_at_once], positions[start : start + rows_at_once])
+        for rows, positions in group
+        for start in range(0, len(rows), rows_at_once)
+    ]
 
 
 def _tally(losses: Tensor, logits: Tensor, labels: Tensor, unmasked: Tensor) -> Tensor:
