@@ -128,6 +128,21 @@ def test_the_papers_suites_come_along():
     assert len(retrained.retrained.measures) == 4
 
 
+def test_a_suite_may_mask_by_larger_units_which_are_other_results(tmp_path):
+    (tmp_path / "rows.jsonl").write_text("")
+    settings = []
+    for line in ("", 'by = "token"', 'by = "sentence"', 'by = "chunk"\nchunk = 8'):
+        (tmp_path / "mine.toml").write_text(SUITE.replace("random_runs = 1", f"random_runs = 1\n{line}"))
+        suite = read_suite(tmp_path / "mine.toml")
+        plan = plans(suite, {(task.name, model.name): "x" for task in suite.tasks for model in suite.models})[0]
+        settings.append(next(job.settings for job in jobs_of(plan, 1) if "ig-signed" in job.name))
+    assert settings[0] == settings[1]
+    assert not {"by", "chunk"} & set(settings[0])  # as it was before there were units
+    assert [one.get("by") for one in settings] == [None, None, "sentence", "chunk"]
+    assert settings[3]["chunk"] == 8
+    assert "no unit 'phrase'" in refused(tmp_path, SUITE.replace("random_runs = 1", 'random_runs = 1\nby = "phrase"'))
+
+
 def test_a_way_has_settings_of_its_own_and_those_of_all(tmp_path):
     (tmp_path / "mine.toml").write_text(
         "tasks = ['babi-1']\nmodels = ['tiny']\nways = ['plain', 'masked+vat']\n"
@@ -178,9 +193,10 @@ def columns_of(run, name):
     return {file.name: pyarrow.parquet.read_table(file).drop_columns("seconds") for file in files}
 
 
-def test_a_measure_in_parts_gives_the_same_rows_as_in_one_go(home, tmp_path, monkeypatch):
+@pytest.mark.parametrize("by", ["token", "chunk"])
+def test_a_measure_in_parts_gives_the_same_rows_as_in_one_go(home, tmp_path, monkeypatch, by):
     monkeypatch.setattr("faithmeter.jobs.measuring.TOKENS_AT_ONCE", 64)
-    options = MeasureOptions(("loo-signed", "loo-abs"), rows=24, random_runs=2)
+    options = MeasureOptions(("loo-signed", "loo-abs"), rows=24, random_runs=2, by=by, chunk=2)
     run = train(
         tmp_path / "one", DataSpec(data=str(home / "rows.jsonl")), "tiny", TrainingOptions(epochs=1, curriculum=False)
     )

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     AGREEMENT = 17
     ATTACK = 18
     ATTACKED_ROWS = 19
+    MASKED_GROUPS = 20
     REFERENCE_MASKS = 31
     REFERENCE_HALVES = 32
     TIES = 33

@@ -26,7 +26,7 @@ EVERY_MEASURE_EVERYWHERE = pytest.mark.parametrize(("measure", "architecture"), 
 def test_the_table_holds_the_measures_of_the_paper_under_their_own_names():
     assert list(IMPORTANCE_MEASURES) == [
         "random", "grad-l1", "grad-l2", "x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs",
-        "beam", "search", "attention", "scaled-attention", "lime", "kernel-shap", "attention-average",
+        "loo-sampled", "beam", "search", "attention", "scaled-attention", "lime", "kernel-shap", "attention-average",
         "attention-rollout", "attention-rollout-residual", "deep-lift", "ensemble-top3", "ensemble-all",
     ]  # fmt: skip
     assert all(name == measure.name for name, measure in IMPORTANCE_MEASURES.items())

@@ -40,7 +40,7 @@ from faithmeter.importance.gradient import (
     integrated_gradient,
     integrated_gradient_at,
 )
-from faithmeter.importance.occlusion import leave_one_out
+from faithmeter.importance.occlusion import PASSES, leave_one_out, leave_one_out_sampled
 from faithmeter.importance.search import evaluations, search
 from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
 from faithmeter.units import Explain, of_units
@@ -139,6 +139,9 @@ _TABLE = (
     ImportanceMeasure("loo-signed", "occlusion", True, True, False, leave_one_out, lambda n: n + 1),
     ImportanceMeasure(
         "loo-abs", "occlusion", False, True, False, absolute(leave_one_out), lambda n: n + 1, "loo-signed"
+    ),
+    ImportanceMeasure(
+        "loo-sampled", "occlusion", True, True, False, leave_one_out_sampled, lambda n: min(n + 1, PASSES)
     ),
     ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
     ImportanceMeasure("search", "occlusion", True, False, False, search, evaluations),

@@ -28,6 +28,7 @@ from faithmeter.jobs.training import TrainingOptions, absolute, absolute_model, 
 from faithmeter.progress import Silent
 from faithmeter.roar_run import RoarRun
 from faithmeter.run import Run
+from faithmeter.units import TOKEN
 
 FORMAT = 1  # of the marks; jobs marked in another format are not taken to be done
 TRAIN, CHECK, MEASURE, SUMMARISE, JUDGE, SELECT = "train", "check", "measure", "summarise", "judge", "select"
@@ -91,7 +92,10 @@ class Job:
         if self.kind == CHECK:
             return {"form": plan.check_form, "rows": plan.check_rows}
         if self.kind in (MEASURE, SUMMARISE):
-            return _but(plan.measured, "measures", "random_runs", "without_check")
+            assert plan.measured is not None
+            # what was measured by token before there were other units is measured still
+            units = ("by", "chunk") if plan.measured.by == TOKEN else ()
+            return _but(plan.measured, "measures", "random_runs", "without_check", *units)
         if self.kind == JUDGE:
             return {**_but(plan.audited, "judges", "measures", "other")}
         if self.kind == SELECT:
