@@ -16,7 +16,14 @@ from torch import Tensor
 
 from faithmeter.batch import SPECIAL, Batch, Encoded, packed
 from faithmeter.bilstm import BILSTM  # which also makes it known to transformers
-from faithmeter.borrowing import eager_attention, evaluating, exchanged_embeddings, explaining, twice_differentiable
+from faithmeter.borrowing import (
+    eager_attention,
+    evaluating,
+    exchanged_embeddings,
+    explaining,
+    heard_for_once,
+    twice_differentiable,
+)
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.fused_linear import fused_linears
 from faithmeter.progress import breathe
@@ -171,7 +178,8 @@ class Classifier:
         Features are the largest value of a channel over the attended positions, and its mean, in the embedding output
         (as the first layer receives it) and in the output of each layer. Padding and other rows do not enter.
         """
-        output = self.model(**self._inputs(batch), output_hidden_states=True)
+        with heard_for_once(self.model):
+            output = self.model(**self._inputs(batch), output_hidden_states=True)
         ignored = (batch.attention_mask == 0)[..., None]
         tokens = ignored.shape[1]  # some models pad to whole attention windows
         attended = batch.attention_mask.sum(dim=1, keepdim=True)
@@ -322,11 +330,6 @@ class Classifier:
         """Save model and tokenizer, loadable with plain `AutoModelForSequenceClassification.from_pretrained`."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-
-
-def unmaskable_rows(encoded: Encoded) -> int:
-    """Return how many rows have no token to mask: an empty text, or one of special tokens only."""
-    return int((encoded.maskable_counts() == 0).sum())
 
 
 def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_length: int = MAX_LENGTH) -> Classifier:
