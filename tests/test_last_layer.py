@@ -10,7 +10,7 @@ from importance.reference import TEXTS, alone, example_batch, plain_logit, stron
 from faithmeter.batch import packed
 from faithmeter.borrowing import evaluating, explaining
 from faithmeter.from_scratch import small_classifier
-from faithmeter.last_layer import first_position_only
+from faithmeter.last_layer import first_position_only, touched
 
 
 def classifier_of(architecture):
@@ -45,6 +45,15 @@ def test_the_last_feed_forward_block_sees_one_position_only(architecture):
             layer.intermediate.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
         classifier.logits(batch)
     assert seen == [batch.input_ids.shape[1]] * (len(layers) - 1) + [1]
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra"])
+def test_features_and_attentions_leave_no_listener_that_would_keep_the_whole_last_layer(architecture):
+    classifier = classifier_of(architecture)
+    batch = example_batch(classifier)
+    classifier.predict_with_features(batch)
+    classifier.logits_and_attentions(batch)
+    assert not [name for name, module in classifier.model.named_modules() if touched(module)]
 
 
 def test_a_layer_that_somebody_hooked_into_is_left_alone():

@@ -40,20 +40,29 @@ def exchanged_embeddings(model: transformers.PreTrainedModel, embeddings: Tensor
 
 @contextmanager
 def eager_attention(model: transformers.PreTrainedModel) -> Iterator[None]:
-    """Let the model compute attention in the plain way, which writes the attention down; then as it did before.
-
-    transformers listens to the layers to gather their attention, and goes on listening: that is taken back too.
-    """
+    """Let the model compute attention in the plain way, which writes the attention down; then as it did before."""
     before = model.config._attn_implementation
-    heard = {module: set(module._forward_hooks) for module in model.modules()}
-    listening = [module for module in heard if getattr(module, LISTENING, False)]
     if before != "eager":
         model.set_attn_implementation("eager")
     try:
-        yield
+        with heard_for_once(model):
+            yield
     finally:
         if before != "eager":
             model.set_attn_implementation(before)
+
+
+@contextmanager
+def heard_for_once(model: transformers.PreTrainedModel) -> Iterator[None]:
+    """Let transformers listen to the layers to gather their states or attention, and no longer.
+
+    It would go on listening, and a layer that somebody listens to is not computed for the first position only.
+    """
+    heard = {module: set(module._forward_hooks) for module in model.modules()}
+    listening = [module for module in heard if getattr(module, LISTENING, False)]
+    try:
+        yield
+    finally:
         for module, hooks in heard.items():
             for hook in set(module._forward_hooks) - hooks:
                 del module._forward_hooks[hook]

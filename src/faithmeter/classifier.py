@@ -16,7 +16,14 @@ from torch import Tensor
 
 from faithmeter.batch import SPECIAL, Batch, Encoded, packed
 from faithmeter.bilstm import BILSTM  # which also makes it known to transformers
-from faithmeter.borrowing import eager_attention, evaluating, exchanged_embeddings, explaining, twice_differentiable
+from faithmeter.borrowing import (
+    eager_attention,
+    evaluating,
+    exchanged_embeddings,
+    explaining,
+    heard_for_once,
+    twice_differentiable,
+)
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.fused_linear import fused_linears
 from faithmeter.passes import Room, finite
@@ -172,7 +179,8 @@ class Classifier:
         Features are the largest value of a channel over the attended positions, and its mean, in the embedding output
         (as the first layer receives it) and in the output of each layer. Padding and other rows do not enter.
         """
-        output = self.model(**self._inputs(batch), output_hidden_states=True)
+        with heard_for_once(self.model):
+            output = self.model(**self._inputs(batch), output_hidden_states=True)
         ignored = (batch.attention_mask == 0)[..., None]
         tokens = ignored.shape[1]  # some models pad to whole attention windows
         attended = batch.attention_mask.sum(dim=1, keepdim=True)

@@ -296,7 +296,7 @@ def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporte
             f"{encoded.truncated} of {len(encoded)} {part} rows are longer than {classifier.max_length} tokens "
             "and were cut there."
         )
-    unmaskable = unmaskable_rows(encoded)
+    unmaskable = int((encoded.maskable_counts() == 0).sum())  # an empty text, or one of special tokens only
     if unmaskable:
         reporter.note(f"{unmaskable} of {len(encoded)} {part} rows have no token that can be masked: kept as they are.")
 
