@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from faithmeter.batch import Batch
-from faithmeter.classifier import MINILM, Classifier, attention_implementation, load_classifier
+from faithmeter.classifier import Classifier, attention_implementation, load_classifier
 from faithmeter.data import as_text
 from faithmeter.faithfulness.curves import walk_passes
 from faithmeter.from_scratch import word_level_tokenizer
@@ -33,6 +33,7 @@ from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.gradient import STEPS as IG_STEPS
 from faithmeter.jobs.suite_file import Suite, read_suite
 from faithmeter.masking import STEPS
+from faithmeter.model_source import MINILM
 from faithmeter.tables import read_rows
 from faithmeter.tasks import TASKS
 

@@ -5,7 +5,7 @@ import torch
 import transformers
 from conftest import ARCHITECTURES, TOKENIZERS, random_classifier
 
-from faithmeter.batch import CONTEXT, SPECIAL, TEXT, unmaskable_rows
+from faithmeter.batch import CONTEXT, SPECIAL, TEXT
 from faithmeter.borrowing import evaluating
 from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.errors import InputError
@@ -81,7 +81,7 @@ def test_special_tokens_written_in_a_text_are_not_maskable_and_unknown_words_are
     second = encoded.maskable[encoded.offsets[1] : encoded.offsets[2]]
     assert second.any()
     only_specials = classifier.encode([f"{tokenizer.sep_token}{tokenizer.mask_token}", "", SHORT])
-    assert (only_specials.maskable_counts() == 0).sum() == 2
+    assert (only_specials.maskable_counts == 0).sum() == 2
     assert torch.isfinite(classifier.predict(only_specials)).all()
 
 

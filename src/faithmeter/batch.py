@@ -205,11 +205,6 @@ class Encoded:
             start += count
 
 
-def unmaskable_rows(encoded: Encoded) -> int:
-    """Return how many rows have no token to mask: an empty text, or one of special tokens only."""
-    return int((encoded.maskable_counts == 0).sum())
-
-
 def packed(lengths: Tensor, tokens: int) -> Iterator[Tensor]:
     """Yield the indices of `lengths` in groups of like length, longest first, of at most `tokens` tokens with padding.
 

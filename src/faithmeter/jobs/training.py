@@ -11,7 +11,7 @@ import numpy as np
 from accelerate import PartialState
 
 from faithmeter.attacks import attack_texts
-from faithmeter.batch import Encoded, Ints, unmaskable_rows
+from faithmeter.batch import Encoded, Ints
 from faithmeter.bilstm import BILSTM
 from faithmeter.classifier import Classifier, classes_of, load_classifier
 from faithmeter.data import DataSpec, Splits, load_splits
@@ -296,7 +296,7 @@ def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporte
             f"{encoded.truncated} of {len(encoded)} {part} rows are longer than {classifier.max_length} tokens "
             "and were cut there."
         )
-    unmaskable = int((encoded.maskable_counts() == 0).sum())  # an empty text, or one of special tokens only
+    unmaskable = int((encoded.maskable_counts == 0).sum())  # an empty text, or one of special tokens only
     if unmaskable:
         reporter.note(f"{unmaskable} of {len(encoded)} {part} rows have no token that can be masked: kept as they are.")
 
