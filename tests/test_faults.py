@@ -749,3 +749,11 @@ def test_a_killed_job_goes_on_to_the_same_rows_and_repeats_nothing(run, tmp_path
     assert len(kept) < len(list((whole.path / parts).rglob("*.parquet")))
     subprocess.run(call(run.path), check=True, capture_output=True)
     assert (times(*kept), untimed(run)) == (before, untimed(whole))
+
+
+def test_every_test_that_the_page_on_faults_names_is_there():
+    tests = Path(__file__).parent
+    named = re.findall(r"`(test_\w+)`", (tests.parent / "docs" / "faults.md").read_text(encoding="utf-8"))
+    there = {name for file in tests.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", file.read_text())}
+    assert len(named) > 40
+    assert not set(named) - there
