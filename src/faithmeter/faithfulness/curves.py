@@ -33,7 +33,8 @@ def mask_most_important(batch: Batch, importance: Tensor, step: int, steps: int 
     by_importance = importance.argsort(dim=1, descending=True, stable=True)
     may = open_.gather(1, by_importance)
     order = by_importance.gather(1, may.int().argsort(dim=1, descending=True, stable=True))
-    rank = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order).contiguous())
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order).contiguous()
+    rank = torch.empty_like(order).scatter_(1, order, places)
     return batch.masked | (open_ & (rank < wanted[:, None]))
 
 
@@ -159,7 +160,7 @@ def held_by_the_most_important(importance: Tensor, maskable: Tensor, steps: int 
     """
     ordered = importance.abs().double().masked_fill(~maskable, 0.0).sort(dim=1, descending=True).values
     sums = torch.nn.functional.pad(ordered.cumsum(dim=1), (1, 0))
-    counts = maskable.sum(dim=1, keepdim=True) * torch.arange(steps + 1) // steps
+    counts = maskable.sum(dim=1, keepdim=True) * torch.arange(steps + 1, device=maskable.device) // steps
     return sums.gather(1, counts) / sums[:, -1:].masked_fill(sums[:, -1:] == 0, torch.nan)
 
 
