@@ -354,6 +354,8 @@ def main() -> None:
             words = f"{name}, {'beam everywhere' if everything else 'beam on short texts'}"
             lines.append([words, *(f"{cost / 1e18:.1f}" for cost in costs), f"{sum(costs) / 1e18:.0f}"])
     print(table(["", *names, "sum"], lines))
+    odd = {name: seeds * runs[ODD, name]["beam"] / 1e18 for name in models}
+    print(f"Beam on {ODD} alone: {', '.join(f'{name} {cost:.0f}' for name, cost in odd.items())}\n")
 
     def hours(gpu: str, number: int, everything: bool) -> list[dict[str, float]]:
         """Return how long each job of each run takes, in float32 (0) or 16 bits (1)."""

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -40,25 +40,28 @@ from faithmeter.from_scratch import small_classifier
 from faithmeter.jobs import MeasureOptions, adopt, check, measure
 
 WORDS = 500
-VALIDATION_ROWS = 250  # of every point, so that what is fitted on them is the same
 TIME_LIMIT, MEMORY_LIMIT = 1.05, 0.05  # of the exponents in the number of texts
 
 
 @dataclass(frozen=True)
 class Point:
-    """A job and the size of its data: `texts` test rows of `length` words each, with this many classes."""
+    """A job and the size of its data: `texts` test rows of `length` words each, with this many classes.
+
+    The validation rows are the same along an axis, so that what is fitted on them is too.
+    """
 
     job: str
     texts: int = 100
     length: int = 16
     classes: int = 2
     metric: str = "accuracy"
+    validation: int = 250
     measures: tuple[str, ...] = ("x-grad-signed", "x-grad-abs")
 
     @property
     def data(self) -> str:
         """The name of the run that it works on."""
-        return f"{self.texts}-{self.length}-{self.classes}-{self.metric}"
+        return f"{self.texts}-{self.length}-{self.classes}-{self.metric}-{self.validation}"
 
 
 TEXTS, LENGTHS, CLASSES, WORKERS = (
@@ -75,14 +78,14 @@ AXES: dict[str, dict[str, list[Point]]] = {
         "measure": [Point("measure", texts=n) for n in TEXTS],
     },
     "length": {
-        "check": [Point("check", texts=32, length=n) for n in LENGTHS],
-        "measure": [Point("measure", texts=32, length=n) for n in LENGTHS],
-        "measure, leave-one-out": [Point("measure", texts=4, length=n, measures=LOO) for n in LENGTHS],
+        "check": [Point("check", texts=32, length=n, validation=32) for n in LENGTHS],
+        "measure": [Point("measure", texts=32, length=n, validation=32) for n in LENGTHS],
+        "measure, leave-one-out": [Point("measure", texts=4, length=n, measures=LOO, validation=32) for n in LENGTHS],
     },
     "classes": {
-        "check": [Point("check", classes=n) for n in CLASSES],
-        "measure": [Point("measure", classes=n) for n in CLASSES],
-        "measure, macro-f1": [Point("measure", classes=n, metric="macro-f1") for n in CLASSES],
+        "check": [Point("check", classes=n, validation=64) for n in CLASSES],
+        "measure": [Point("measure", classes=n, validation=64) for n in CLASSES],
+        "measure, macro-f1": [Point("measure", classes=n, metric="macro-f1", validation=64) for n in CLASSES],
     },
 }
 
@@ -101,7 +104,7 @@ def prepare(folder: Path, points: list[Point]) -> None:
             metric=point.metric, data=files["train"], validation_data=files["validation"], test_data=files["test"]
         )
         home.mkdir(parents=True)
-        rows = {"train": 2 * point.classes, "validation": VALIDATION_ROWS, "test": point.texts}
+        rows = {"train": 2 * point.classes, "validation": point.validation, "test": point.texts}
         for number, (part, count) in enumerate(rows.items()):
             random = np.random.default_rng([number, point.length, point.classes])
             with Path(files[part]).open("w") as file:
@@ -143,7 +146,7 @@ def forget_peak() -> None:
 def measure_point(folder: Path, point: Point) -> dict[str, float]:
     """Return the processor time of a job, the peak of the process and how much of it came with the jobs."""
     before = memory("VmRSS")
-    work(folder, replace(point, texts=32, length=16, classes=2, metric="accuracy"))
+    work(folder, Point(point.job, texts=32, measures=point.measures))
     forget_peak()
     started = time.process_time()
     work(folder, point)

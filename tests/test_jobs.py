@@ -21,6 +21,7 @@ from faithmeter.jobs.explaining import within_budget
 from faithmeter.jobs.measuring import Stopwatch, estimated_seconds
 from faithmeter.progress import Silent
 from faithmeter.results import Result, find, most_faithful
+from faithmeter.run import chosen_device
 
 CHEAP = ("grad-l2", "loo-signed", "loo-abs")
 
@@ -568,3 +569,25 @@ def test_the_command_line_says_what_a_budget_chose(measured, faithmeter):
     assert (code, "No measure fits into 1e-09 s" in printed) == (2, True)
     explained = explain(measured.path, ["good film story plot"], budget=1000.0)[0]
     assert explained.measure == explain(measured.path, ["good film story plot"])[0].measure
+
+
+def test_a_runs_model_computes_where_the_environment_says(run, monkeypatch):
+    assert run.classifier().device == chosen_device()
+    monkeypatch.setenv("FAITHMETER_DEVICE", "meta")
+    assert run.classifier().device.type == "meta"
+    monkeypatch.setenv("FAITHMETER_DEVICE", "cpu")
+    assert run.classifier().device.type == "cpu"
+
+
+def test_a_gpu_is_taken_where_there_is_one(monkeypatch):
+    monkeypatch.delenv("FAITHMETER_DEVICE", raising=False)
+    for there, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert chosen_device().type == device
+
+
+@pytest.mark.parametrize("named", ["nowhere", "cuda:99"])
+def test_a_device_that_torch_does_not_have_is_refused(named, monkeypatch):
+    monkeypatch.setenv("FAITHMETER_DEVICE", named)
+    with pytest.raises(InputError, match=rf"FAITHMETER_DEVICE is '{named}'.*such as cpu"):
+        chosen_device()

@@ -172,7 +172,7 @@ def _random_curve(classifier: Classifier, batch: Batch, targets: Tensor, seed: i
     random, batch = IMPORTANCE_MEASURES["random"], batch.to(classifier.device)
     walks = [step for run in range(runs) for step in masking_walk(classifier, batch, random, targets, seed=seed + run)]
     masked = torch.cat([step.masked for step in walks])
-    logits = classifier.logits_of_masks(batch, torch.zeros(len(walks), dtype=torch.long), masked)
+    logits = classifier.logits_of_masks(batch, torch.zeros(len(walks), dtype=torch.long, device=masked.device), masked)
     answers = logits.double().softmax(dim=-1)[:, int(targets)]
     return answers.view(runs, -1).mean(dim=0).cpu().numpy()
 

@@ -28,7 +28,7 @@ import torch
 
 from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import DataSpec, Splits, load_splits
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, first_line
 from faithmeter.files import LOCK, new_folder, read_json, read_jsonl, require_whole, write_json, write_jsonl
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF
@@ -223,7 +223,7 @@ class Run:
         return splits
 
     def classifier(self) -> Classifier:
-        """Load the trained model."""
+        """Load the trained model, onto the device that `chosen_device` names."""
         if not self.trained:
             raise InputError(f"{self.path} is not trained to its end: `faithmeter train {self.path} --resume`.")
         config = self.config
@@ -236,7 +236,9 @@ class Run:
                 else f"train again, from the start and to the same weights: `faithmeter train {self.path} --resume`."
             ),
         )
-        return load_classifier(str(self.model_folder), config.labels, max_length=config.max_length)
+        classifier = load_classifier(str(self.model_folder), config.labels, max_length=config.max_length)
+        classifier.model.to(chosen_device())
+        return classifier
 
     def finish_training(self, classifier: Classifier, history: Iterable[dict[str, Any]]) -> None:
         """Store the trained model and the epochs' history, then remove the checkpoints."""
@@ -275,6 +277,22 @@ class Run:
         replaced = set(kinds)
         kept = [row for row in self.results if row["kind"] not in replaced]
         write_jsonl(self.path / "results.jsonl", [*kept, *(result.as_row() for result in results)])
+
+
+def chosen_device() -> torch.device:
+    """Return where models of runs compute: as FAITHMETER_DEVICE says, else the GPU if torch has one, else the CPU."""
+    named = os.environ.get("FAITHMETER_DEVICE")
+    if not named:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(named)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(
+            f"FAITHMETER_DEVICE is {named!r}, which torch cannot compute on: {first_line(error)} "
+            "Name one that it has, such as cpu or cuda:0, or unset it."
+        ) from error
+    return device
 
 
 def subject_of(model: str, data: DataSpec) -> str:

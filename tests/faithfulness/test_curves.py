@@ -4,6 +4,7 @@ import torch
 from conftest import random_classifier
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
 from faithmeter.batch import Batch
 from faithmeter.faithfulness.curves import (
@@ -198,3 +199,21 @@ def test_sparsity_is_the_share_of_importance_in_the_top_tokens():
     # 3 tokens: one of them from step 4 on, two from step 7 on
     assert held[0].tolist() == pytest.approx([0] * 4 + [0.6] * 3 + [0.9] * 3 + [1.0])
     assert held[1].isnan().all()  # nothing is important in it
+
+
+class ToldWhere(TorchFunctionMode):
+    """Refuse tensors that are made without saying on which device: on a GPU they would not meet the others."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        made = function in (torch.arange, torch.zeros, torch.ones, torch.full, torch.empty, torch.tensor, torch.eye)
+        assert not made or "device" in (kwargs or {}), function
+        return function(*args, **(kwargs or {}))
+
+
+def test_masking_and_sparsity_make_no_tensor_without_saying_on_which_device():
+    rows, importance = batch([[True] * 6]), torch.rand(1, 6)
+    with ToldWhere():
+        mask_most_important(rows, importance, 5)
+        held_by_the_most_important(importance, rows.maskable)
+        with pytest.raises(AssertionError):
+            torch.arange(3)

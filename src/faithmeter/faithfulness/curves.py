@@ -171,7 +171,7 @@ def held_by_the_most_important(importance: Tensor, maskable: Tensor, steps: int 
     """
     ordered = importance.abs().double().masked_fill(~maskable, 0.0).sort(dim=1, descending=True).values
     sums = torch.nn.functional.pad(ordered.cumsum(dim=1), (1, 0))
-    counts = maskable.sum(dim=1, keepdim=True) * torch.arange(steps + 1) // steps
+    counts = maskable.sum(dim=1, keepdim=True) * torch.arange(steps + 1, device=maskable.device) // steps
     return sums.gather(1, counts) / sums[:, -1:].masked_fill(sums[:, -1:] == 0, torch.nan)
 
 
