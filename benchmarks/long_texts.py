@@ -11,7 +11,7 @@ too, to compare. A review is explained once and masked in that order; --recursiv
 ACU and RACU are of the true class's probability, with BCa intervals over reviews. The rank correlation with the exact
 leave-one-out (by token) is over tokens, where a unit's tokens share its importance evenly, and over units, against the
 sum of their tokens'. CPU seconds are those of the explanations alone. --estimators compares other ways to sample, on
-the exact rows alone. Printed as Markdown. About 15 minutes of one core, 6 of them training.
+the exact rows alone. Printed as Markdown. About 17 minutes of one core, 6 of them training.
 """
 
 import argparse
@@ -132,7 +132,10 @@ def _curve(classifier: Classifier, batch: Batch, walk: list[Batch]) -> Floats:
 
 
 def areas(found: Found, rows: Sequence[int]) -> list[str]:
-    """Return ACU and RACU of the mean curve of the reviews, with intervals over them."""
+    """Return ACU and RACU of the mean curve of the reviews, with intervals over them.
+
+    None where there is no interval: random masking costs next to nothing, so that RACU has no scale.
+    """
     curve, random = (np.stack([table[row] for row in rows]) for table in (found.curve, found.random))
 
     def both(weights: Floats) -> tuple[Floats, Floats]:
@@ -143,7 +146,7 @@ def areas(found: Found, rows: Sequence[int]) -> list[str]:
     for which in (0, 1):
         value = float(both(np.ones((1, len(rows))))[which][0])
         interval = bca_interval(lambda weights, which=which: both(weights)[which], len(rows))  # type: ignore[misc]
-        said.append(f"{value:.2f}" + (f" ({interval[0]:.2f}–{interval[1]:.2f})" if interval else ""))
+        said.append(f"{value:.2f} ({interval[0]:.2f}–{interval[1]:.2f})" if interval else "none")
     return said
 
 

@@ -39,8 +39,8 @@ def leave_one_out_sampled(
     Else every unit is masked once, in a group with its neighbours, and has an even share of what the group costs; the
     shares add up to the costs of the groups. Where the first group ends is drawn from the seed and the dataset row.
     Groups of random units were tried in its place (`draw`), masked once or, with a ridge regression (`estimate`), four
-    times: they come less near the exact leave-one-out, and find what matters less well, because neighbours matter
-    together and strangers are noise to each other. `benchmarks/long_texts.py --estimators` compares them.
+    times. They rank units much less as the exact leave-one-out does, because neighbours matter together and strangers
+    are noise to each other; in ACU none was clearly ahead. `benchmarks/long_texts.py --estimators` compares them.
     """
     home, batch, targets = batch.input_ids.device, batch.to(classifier.device), targets.to(classifier.device)
     units, groups = open_units(batch), list[Mask]()
