@@ -292,6 +292,14 @@ def test_measures_of_one_name_are_refused_and_random_is_only_the_baseline(run):
     assert {row["measure"] for row in run.results if row["kind"] == "acu"} == {"loo-abs"}
 
 
+def test_what_repeats_another_measure_is_compared_only_where_it_is_named(run):
+    classifier = run.classifier()
+    every = {one.name for one in measuring.distinct(None, classifier)}
+    assert {"loo-signed", "beam", "kernel-shap", "attention-rollout"} <= every
+    assert not every & {"loo-sampled", "ensemble-top3", "ensemble-all"}
+    assert [one.name for one in measuring.distinct(("loo-sampled",), classifier)] == ["loo-sampled"]
+
+
 def test_an_absolute_measure_does_not_explain_again_what_its_signed_form_has_explained():
     calls = []
 

@@ -218,7 +218,8 @@ def measure(
     subjects: Annotated[list[str], typer.Argument(metavar="RUN|MODEL...", help=_SUBJECT + " Several runs are pooled.")],
     data: Data,
     measures: Annotated[
-        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all but ensembles]")
+        str | None,
+        typer.Option(help="Importance measures, separated by commas.  [default: all but loo-sampled and ensembles]"),
     ] = None,
     target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
     rows: Annotated[

@@ -21,7 +21,8 @@ def scale(
         ),
     ] = "encoder",
     measures: Annotated[
-        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all but ensembles]")
+        str | None,
+        typer.Option(help="Importance measures, separated by commas.  [default: all but loo-sampled and ensembles]"),
     ] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Measure on so many test rows.  [default: all]")] = None,
     beam_rows: Annotated[

@@ -223,6 +223,9 @@ _TABLE = (
     ),
 )
 IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
+# Not compared unless named: of short texts loo-sampled is loo-signed, and ensembles explain all over again what their
+# members do.
+ON_REQUEST = ("loo-sampled", "ensemble-top3", "ensemble-all")
 
 
 def with_steps(measure: ImportanceMeasure, steps: int) -> ImportanceMeasure:

@@ -25,7 +25,7 @@ from faithmeter.classifier import Classifier, load_classifier
 from faithmeter.data import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import is_done, new_folder, only_one, write_bytes, write_json
-from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, measures_of
+from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, measures_of
 from faithmeter.jobs.audit_summary import (
     ATTACKED,
     KNOWN_TOKEN,
@@ -120,13 +120,10 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
 def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceMeasure]:
     """Return the measures to judge; each has a folder of its name, and a name of the table means that row of it."""
     if options.measures is None:
+        # beam search takes as long as all the others, and the other search says the same
+        left_out = ("beam", "search", *ON_REQUEST)
         names = measures_of(classifier.model.config.model_type)
-        # beam search takes as long as all the others, the other search says the same, and ensembles explain again what
-        # their members do
-        left_out = ("beam", "search")
-        return [
-            row for name in names if (row := IMPORTANCE_MEASURES[name]).family != "ensemble" and name not in left_out
-        ]
+        return [IMPORTANCE_MEASURES[name] for name in names if name not in left_out]
     found = distinct(options.measures, classifier)
     for one in found:
         if IMPORTANCE_MEASURES.get(one.name, one) is not one:

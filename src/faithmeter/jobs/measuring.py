@@ -26,7 +26,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk, walk_passes
 from faithmeter.files import is_done, only_one, sum_of, write_bytes
-from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure, measures_of
+from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, as_measure, measures_of
 from faithmeter.in_distribution import MaSF
 from faithmeter.jobs.audit_summary import store_agreement
 from faithmeter.jobs.summarising import parquet, store_faithfulness
@@ -207,13 +207,13 @@ def duration(seconds: float) -> str:
 def distinct(
     chosen: Sequence[str | Explain | ImportanceMeasure] | None, classifier: Classifier
 ) -> list[ImportanceMeasure]:
-    """Return the measures to compare: those named, or all that can explain the model but ensembles.
+    """Return the measures to compare: those named, or all that can explain the model but those `ON_REQUEST`.
 
     `random` is not one of them: it is the baseline, and always there.
     """
     model_type = classifier.model.config.model_type
-    if chosen is None:  # ensembles would explain all over again what their members do
-        chosen = [name for name in measures_of(model_type) if IMPORTANCE_MEASURES[name].family != "ensemble"]
+    if chosen is None:
+        chosen = [name for name in measures_of(model_type) if name not in ON_REQUEST]
     measures = [one for one in map(as_measure, chosen) if one.name != "random"]
     unfit = next((one.name for one in measures if not one.explains(model_type)), None)
     if unfit is not None:

@@ -38,7 +38,7 @@ from faithmeter.faithfulness.roar import (
 )
 from faithmeter.files import at_work, is_done, new_folder, only_one, wait_until_nobody_is_at_work, write_json
 from faithmeter.from_scratch import FROM_SCRATCH
-from faithmeter.importance import IMPORTANCE_MEASURES, with_steps
+from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, with_steps
 from faithmeter.jobs.measuring import distinct, duration, seconds_per_token
 from faithmeter.jobs.roar_summary import summarise
 from faithmeter.jobs.training import (
@@ -70,14 +70,8 @@ from faithmeter.training.config import ADVERSARIAL
 from faithmeter.training.curriculum import mini_batches
 from faithmeter.workers import one_thread, work_through
 
-DEAR = (
-    "beam",
-    "search",
-    "lime",
-    "kernel-shap",
-    "ensemble-top3",
-    "ensemble-all",
-)  # hundreds of passes for each of thousands of training texts
+# hundreds of passes for each of thousands of training texts
+DEAR = ("beam", "search", "lime", "kernel-shap", *ON_REQUEST)
 Tokenised = dict[str, Encoded]  # by the name of the split
 
 
