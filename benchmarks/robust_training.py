@@ -32,9 +32,9 @@ SEARCHED: tuple[tuple[str, dict[str, float]], ...] = (
     ("vat", {"vat_weight": 1.0, "vat_radius": 0.01}),
     ("vat", {"vat_weight": 1.0, "vat_radius": 0.03}),
     ("vat", {"vat_weight": 1.0, "vat_radius": 0.1}),
-    ("explanation-guided", {"guided_weight": 0.03}),
     ("explanation-guided", {"guided_weight": 0.1}),
     ("explanation-guided", {"guided_weight": 0.3}),
+    ("explanation-guided", {"guided_weight": 1.0}),
     ("adversarial", {"adversarial_share": 0.1}),
     ("adversarial", {"adversarial_share": 0.3}),
 )

@@ -74,13 +74,14 @@ def embeddings_of(classifier, batch):
 
 
 def kl(bag, batch, classes):
-    """KL(attention ‖ attribution), row by row: attribution of a mean is |⟨U_class, e_t⟩|, whatever its scale."""
+    """KL(attention ‖ attribution), row by row: attribution of a mean is |⟨U_class, e_t⟩|/n; 1 is dealt out evenly."""
     embeddings, found = embeddings_of(bag, batch), []
     for row in range(len(batch)):
         ranked = batch.maskable[row] & ~batch.masked[row]
         here = embeddings[row][batch.attention_mask[row].bool()]
         attention = (here @ bag.model.look.weight[0]).softmax(dim=0)[ranked[: len(here)]]
         attribution = (embeddings[row][ranked] @ bag.model.head.weight[classes[row]]).abs()
+        attribution = attribution / len(here) + 1 / ranked.sum()
         a, t = attention / attention.sum(), attribution / attribution.sum()
         found.append((a * (a / t).log()).sum())
     return torch.stack(found)
@@ -122,6 +123,17 @@ def test_both_attention_and_attribution_learn_from_the_guided_loss(bag):
     # the head has no part in attention and the look none in attribution: each has its gradient through the other way
     gradients = torch.autograd.grad(found.sum(), [bag.model.head.weight, bag.model.look.weight, bag.model.words.weight])
     assert all(gradient.abs().max() > 1e-3 for gradient in gradients)
+
+
+def test_a_model_that_has_learnt_nothing_is_not_torn_about_by_the_guided_loss(bag):
+    batch = batch_of(bag)
+    slopes = []
+    for scale in (1.0, 1e-3, 0.0):  # of the logits
+        with torch.no_grad():
+            bag.model.head.weight *= scale
+        _, found = guided_loss(bag, batch, embeddings_of(bag, batch), 0.4)
+        slopes.append(torch.autograd.grad(found.sum(), bag.model.head.weight)[0].norm().item())
+    assert max(slopes) < 10 * len(batch)  # shares alone would have slopes of the order 1 / scale
 
 
 def test_a_text_with_one_token_to_rank_has_no_guided_loss(bag):

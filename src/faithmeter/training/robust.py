@@ -18,6 +18,9 @@ from faithmeter.training.config import GUIDED, IGR, VAT, TrainingConfig
 
 FIRST_STEP = 0.1  # of the radius: how far the power step of VAT looks, where KL is still a parabola
 SMALLEST = 1e-6  # a share whose logarithm is taken
+# Of the logit: dealt out evenly among the tokens before attributions become shares. Where an attribution changes its
+# sign, and in a model that has learnt nothing yet, a share's slope has no end otherwise, and drowns what labels teach.
+EVEN = 1.0
 VANISHING = 1e-12  # a sum that is divided by, of whatever scale
 
 
@@ -106,7 +109,7 @@ def _divergence(
     attribution = (gradients * embeddings).sum(dim=-1).abs()
     rankable = batch.maskable & ~batch.masked
     attention = _shares(attention_of_what_is_read(classifier.model, batch, layers[-1]), rankable)
-    attributed = _shares(attribution, rankable)
+    attributed = _shares(attribution + EVEN / rankable.sum(dim=1, keepdim=True).clamp_min(1), rankable)
     logarithms = [one.clamp_min(SMALLEST).log() for one in (attention, attributed)]
     divergence = (attention * (logarithms[0] - logarithms[1])).sum(dim=1)
     return logits, attribution, divergence.masked_fill(rankable.sum(dim=1) < 2, 0.0)
