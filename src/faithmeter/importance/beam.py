@@ -1,6 +1,6 @@
 """Importance from a beam search for the order of masking that lowers the target's logit soonest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,15 +29,32 @@ def beam(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, w
     start = classifier.logits_of_masks(batch, torch.arange(len(batch), device=targets.device), batch.masked)
     original = start.gather(1, targets[:, None]).squeeze(1)
     while active := [row for row, search in enumerate(searches) if search.rounds > 1]:
-        sets = [units[row].tokens_of(searches[row].expand()) for row in active]
-        rows = torch.tensor(active).repeat_interleave(torch.tensor([len(s) for s in sets])).to(targets.device)
-        masked = torch.from_numpy(np.concatenate(sets)).to(targets.device)
-        logits = classifier.logits_of_masks(batch, rows, masked | batch.masked[rows])
-        drops = original[rows] - logits.gather(1, targets[rows, None]).squeeze(1)
-        for row, drop in zip(active, drops.cpu().split([len(s) for s in sets]), strict=True):
-            searches[row].keep(drop.numpy())
+        asked = {row: searches[row].expand() for row in active}
+        for row, drops in drops_at(classifier, batch, targets, original, units, asked).items():
+            searches[row].keep(drops)
     importance = np.stack([along(one, search.best_order()) for one, search in zip(units, searches, strict=True)])
     return torch.from_numpy(importance).to(home)
+
+
+def drops_at(
+    classifier: Classifier,
+    batch: Batch,
+    targets: Tensor,
+    original: Tensor,
+    units: Sequence[TextUnits],
+    asked: Mapping[int, Mask],
+) -> dict[int, Floats]:
+    """Return the drop of the logit at every set of units that the search of a row asks for, in packed passes for all.
+
+    `original` are the logits that nothing more is masked in.
+    """
+    counts = [len(sets) for sets in asked.values()]
+    every = np.concatenate([units[row].tokens_of(sets) for row, sets in asked.items()])
+    rows = torch.tensor(list(asked)).repeat_interleave(torch.tensor(counts)).to(targets.device)
+    masked = torch.from_numpy(every).to(targets.device) | batch.masked[rows]
+    logits = classifier.logits_of_masks(batch, rows, masked)
+    found = (original[rows] - logits.gather(1, targets[rows, None]).squeeze(1)).cpu().numpy()
+    return dict(zip(asked, np.split(found, np.cumsum(counts)[:-1]), strict=True))
 
 
 def along(units: TextUnits, order: Sequence[int]) -> Floats:

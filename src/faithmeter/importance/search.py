@@ -15,9 +15,9 @@ from torch import Tensor
 
 from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
-from faithmeter.importance.beam import along
+from faithmeter.importance.beam import along, drops_at
 from faithmeter.masking import Mask
-from faithmeter.units import TextUnits, open_units
+from faithmeter.units import open_units
 
 EXACT = 6  # of so few tokens every set is evaluated: they are hardly more than those that a beam meets
 WINDOW = 3  # neighbours in the order that are put in their best order; swaps of two gain nothing after a greedy choice
@@ -61,26 +61,9 @@ def search(
                 asked[row] = _as_masks(searches[row].send(told), units[row].count)  # type: ignore[arg-type]
             except StopIteration as end:
                 importance[row] = along(units[row], end.value)
-        drops = _evaluated(classifier, batch, targets, original, units, asked) if asked else {}
+        found = drops_at(classifier, batch, targets, original, units, asked) if asked else {}
+        drops = {row: one.astype(np.float64) for row, one in found.items()}
     return torch.from_numpy(importance).to(home)
-
-
-def _evaluated(
-    classifier: Classifier,
-    batch: Batch,
-    targets: Tensor,
-    original: Tensor,
-    units: list[TextUnits],
-    asked: dict[int, Mask],
-) -> dict[int, Floats | None]:
-    """Return the drop of each row's logit at every set that its search asked for."""
-    counts = [len(sets) for sets in asked.values()]
-    every = np.concatenate([units[row].tokens_of(sets) for row, sets in asked.items()])
-    rows = torch.tensor(list(asked)).repeat_interleave(torch.tensor(counts)).to(targets.device)
-    masked = torch.from_numpy(every).to(targets.device) | batch.masked[rows]
-    logits = classifier.logits_of_masks(batch, rows, masked)
-    found = (original[rows] - logits.gather(1, targets[rows, None]).squeeze(1)).double().cpu().numpy()
-    return dict(zip(asked, np.split(found, np.cumsum(counts)[:-1]), strict=True))
 
 
 def evaluations(count: int) -> float:
