@@ -51,15 +51,13 @@ class Batch:
     def take(self, index: Tensor) -> "Batch":
         """Return some of the rows, in the order given and as often as given, without the padding that none needs."""
         length = max(1, int(self.attention_mask[index].sum(dim=1).max())) if len(index) else 1
-        taken: dict[str, Any] = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: v[:, :length] if v.ndim == 2 else v for name, v in taken.items()})
+        return self._each(lambda value: value[index][:, :length] if value.ndim == 2 else value[index])
 
     def between(self, part: slice) -> "Batch":
         """Return neighbouring rows, padded as they are."""
         if part.start == 0 and part.stop >= len(self):
             return self
-        taken: dict[str, Any] = {name: value[part] for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **taken)
+        return self._each(lambda value: value[part])
 
     @classmethod
     def stacked(cls, batches: Sequence["Batch"]) -> "Batch":
@@ -73,10 +71,11 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on another device."""
-        moved: dict[str, Any] = {
-            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
-        }
-        return replace(self, **moved)
+        return self._each(lambda value: value.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        changed: dict[str, Any] = {name: change(v) for name, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
