@@ -57,7 +57,7 @@ def test_texts_that_nothing_was_tried_on_are_not_called_robust(run):
     assert all(row["tried"] == 0 for row in attacked_rows(run))
     assert find(run.results, "attack", detail="texts with nothing to try")["value"] == 1
     (section,) = attack_sections(run.results)
-    assert any(said.startswith("100% of the attacked texts withstood only") for said in section.cautions)
+    assert any(said.startswith("100 % of the attacked texts withstood only") for said in section.cautions)
     attack(run.path, rows=6)
     (section,) = attack_sections(run.results)
     assert not section.cautions

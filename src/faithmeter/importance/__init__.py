@@ -53,9 +53,8 @@ class ImportanceMeasure:
     `explain(classifier, batch, targets, seed)` returns the (rows, tokens) importance of each token for the logit of
     each row's target class, with the batch's masked tokens masked; 0 where a token is not maskable. Where the batch has
     units, every token of a unit has the importance of the unit: that of masking it whole, or what `of_units` makes of
-    the importance of its tokens. `recursive` says
-    that it is computed anew on the masked input at every masking step; `differentiable` that it has
-    a gradient by the word embeddings: then `at` is the same measure at any embeddings.
+    the importance of its tokens. `recursive` says that it is computed anew on the masked input at every masking step;
+    `differentiable` that it has a gradient by the word embeddings: then `at` is the same measure at any embeddings.
     `passes(n)` is about how many times a text of n unmasked units goes through the model, to foretell the time;
     a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is. `not_for` is the
     `model_type` of the models that it cannot explain.

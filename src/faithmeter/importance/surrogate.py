@@ -1,9 +1,8 @@
 """Surrogate importance: mask random sets of tokens, and fit a linear model to what the classifier says.
 
-LIME (Ribeiro et al., 2016) and KernelSHAP (Lundberg and Lee, 2017), over the tokens of a text, or its
-units, that are not masked yet.
-Own code, because the packages explain one text at a time, in passes that are padded or half empty; here the maskings of
-all texts are packed together. The fits take a thousandth of the time of the passes.
+LIME (Ribeiro et al., 2016) and KernelSHAP (Lundberg and Lee, 2017), over the tokens of a text, or its units, that are
+not masked yet. Own code, because the packages explain one text at a time, in passes that are padded or half empty; here
+the maskings of all texts are packed together. The fits take a thousandth of the time of the passes.
 """
 
 from collections.abc import Callable

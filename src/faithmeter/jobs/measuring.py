@@ -44,7 +44,7 @@ TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is ki
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """What to measure; no measure named means all that can explain the model, but for ensembles of others.
+    """What to measure; no measure named means all that can explain the model, but for those `ON_REQUEST`.
 
     `rows` and `beam_rows` are test rows, drawn at random; beam search is dear, so it gets fewer. `by` is what is masked
     and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.

@@ -31,15 +31,12 @@ def attack_sections(rows: Rows, prefix: str = "") -> list[Section]:
     untried = find(rows, KIND, detail=UNTRIED)["value"]
     cautions = (
         [
-            f"{untried:.0%} of the attacked texts withstood only because within this budget there was nothing to try "
-            "(a swap changes two words; a word of two letters cannot be misspelt): give a larger --budget or more "
-            "--kinds before calling the model robust."
+            f"{100 * untried:.0f} % of the attacked texts withstood only because within this budget there was nothing "
+            "to try (a swap changes two words; a word of two letters cannot be misspelt): give a larger --budget or "
+            "more --kinds before calling the model robust."
         ]
         if untried
         else []
     )
-    return [
-        Section(
-            "Attacked texts", said, [Table(f"{prefix}attack", title, ("", "value", over), cells)], cautions=cautions
-        )
-    ]
+    table = Table(f"{prefix}attack", title, ("", "value", over), cells)
+    return [Section("Attacked texts", said, [table], cautions=cautions)]
