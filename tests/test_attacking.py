@@ -63,6 +63,16 @@ def test_texts_that_nothing_was_tried_on_are_not_called_robust(run):
     assert not section.cautions
 
 
+def test_attacked_pairs_are_stored_with_their_contexts(tmp_path):
+    rows = [{**row, "question": f"Is film {number} good?"} for number, row in enumerate(sentiment_rows(60))]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataSpec(data=str(tmp_path / "pairs.jsonl"), context="question")
+    run = train(tmp_path / "run", data, "small", TrainingOptions(epochs=1, curriculum=False))
+    attack(run.path, rows=4)
+    test = run.data().test
+    assert [row["context"] for row in attacked_rows(run)] == [test["context"][row["row"]] for row in attacked_rows(run)]
+
+
 def test_the_library_finds_the_same_attack_as_the_job(run):
     attack(run.path, rows=6, kinds=("delete", "swap"), budget=0.5)
     found = attacked_rows(run)
