@@ -2,13 +2,20 @@ import pytest
 import torch
 from conftest import ARCHITECTURES, random_classifier
 from importance.reference import example_batch, strong_classifier
+from torch import nn
+from torch.nn.functional import linear
 
-from faithmeter.borrowing import evaluating
-from faithmeter.fused_linear import _operator, fused_linears
+from faithmeter import fused_linear
+from faithmeter.borrowing import evaluating, explaining
+from faithmeter.fused_linear import _available, fused_linears
+
+needs_onednn = pytest.mark.skipif(not _available(), reason="this build of torch has no oneDNN")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_fused_layers_say_the_same_and_leave_no_trace(architecture):
+@pytest.mark.parametrize("worth", [0, 10**6])
+def test_fused_layers_say_the_same_and_leave_no_trace(architecture, worth, monkeypatch):
+    monkeypatch.setattr(fused_linear, "WORTH", worth)
     classifier = strong_classifier(architecture)
     batch = example_batch(classifier, pairs=True, masked=True)
     with evaluating(classifier.model), torch.inference_mode():
@@ -19,8 +26,61 @@ def test_fused_layers_say_the_same_and_leave_no_trace(architecture):
     assert not any("forward" in vars(module) for module in classifier.model.modules())
 
 
-@pytest.mark.skipif(_operator() is None, reason="this build of torch has no oneDNN")
-def test_layers_are_fused_only_without_gradients_and_only_where_nobody_listens():
+@needs_onednn
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_gradients_through_laid_out_weights_are_the_same_once_and_twice(architecture, monkeypatch):
+    classifier = strong_classifier(architecture)
+    batch = example_batch(classifier, pairs=True, masked=True)
+    direction = torch.randn(classifier.embed(batch).shape, generator=torch.manual_seed(0))
+    monkeypatch.setattr(fused_linear, "WORTH", 0)  # or so few tokens would leave the weights as they are
+
+    def gradients():
+        point = classifier.embed(batch).requires_grad_()
+        logits, gradient = classifier.logits_and_gradients(batch, point, batch.labels)
+        (second,) = torch.autograd.grad((gradient * direction).sum(), point)
+        return logits.detach(), gradient.detach(), second
+
+    with explaining(classifier.model):
+        expected = gradients()
+        with fused_linears(classifier.model):
+            found = gradients()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@needs_onednn
+def test_weights_are_laid_out_once_they_are_worth_it_and_never_where_they_learn():
+    layer = nn.Linear(8, 4)
+    model = nn.Sequential(layer)
+    few, many = torch.randn(1, fused_linear.WORTH - 1, 8), torch.randn(3, fused_linear.WORTH, 8)
+    with fused_linears(model):
+        model(many).sum().backward()
+        assert layer.weight.grad is not None
+        assert layer.forward.there is None  # its weights ask for a gradient
+        layer.requires_grad_(False)
+        model(few)
+        assert layer.forward.there is None
+        model(few)
+        assert layer.forward.there is not None
+        assert layer.forward.back is None  # nothing has asked for a gradient
+        found = model(many.requires_grad_())
+    torch.testing.assert_close(found, model(many))
+    assert "_Product" in found.grad_fn.name()
+
+
+@needs_onednn
+def test_weights_that_change_between_two_uses_are_laid_out_anew():
+    layer = nn.Linear(8, 4)
+    states = torch.randn(1, fused_linear.WORTH, 8)
+    for _ in range(2):
+        with fused_linears(layer), torch.inference_mode():
+            found = layer(states)
+        torch.testing.assert_close(found, linear(states, layer.weight, layer.bias), atol=1e-6, rtol=1e-5)
+        layer.weight.data.mul_(2)  # which torch keeps no count of
+
+
+@needs_onednn
+def test_layers_are_fused_only_where_nobody_listens():
     model = random_classifier("bert").model.eval()
     layer = model.bert.encoder.layer[0]
     heard = []

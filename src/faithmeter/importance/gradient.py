@@ -13,6 +13,7 @@ from faithmeter.batch import Batch, packed
 from faithmeter.borrowing import explaining
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
+from faithmeter.fused_linear import fused_linears
 from faithmeter.importance.at_embeddings import of_the_text
 
 # one tile of tokens × vocabulary stays in the processor's cache between the product and the sum
@@ -83,7 +84,7 @@ def integrated_gradient_at(
     # all steps of a text lie side by side, so that a pass holds few texts and no padding
     rows = torch.arange(len(batch), device=lengths.device).repeat_interleave(steps)
     step = torch.arange(1, steps + 1, device=lengths.device).repeat(len(batch))
-    with explaining(classifier.model):
+    with explaining(classifier.model), fused_linears(classifier.model):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         importance = torch.zeros(batch.maskable.shape, device=classifier.device)
         for index in packed(lengths[rows], classifier.tokens_per_pass):
@@ -99,7 +100,7 @@ def integrated_gradient_at(
 
 def _gradients(classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits and g: (rows, tokens, dimensions), 0 at padding."""
-    with explaining(classifier.model):
+    with explaining(classifier.model), fused_linears(classifier.model):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         gradients = torch.zeros(embeddings.shape, device=classifier.device)
         for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_pass):
