@@ -32,8 +32,8 @@ test: setup  ## Linter, type checker and the quick tests.
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
 
-test-all: setup  ## Every test, the slow ones too; installs Ray for its own.
-	$(PIP) -c constraints.txt -e '.[ray]'
+test-all: setup  ## Every test, the slow ones too; installs Ray and UMAP for their own.
+	$(PIP) -c constraints.txt -e '.[ray,umap]'
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 test-browser: setup  ## The page and the report in a real browser (needs chromium and chromium-driver).

@@ -271,6 +271,25 @@ def test_umap_draws_the_map_where_it_is_installed_and_all_points_are_in_it(monke
     assert not [line for line in map_.figure.axes[0].lines if line.get_color() == INK]  # no means of bent places
 
 
+@pytest.mark.slow
+def test_the_real_umap_keeps_clouds_apart_and_draws_the_same_map_again():
+    pytest.importorskip("umap", reason="needs the extra `umap`")
+    random = np.random.default_rng(0)
+    far = np.where(np.arange(30)[:, None, None] % 2, 40.0, -40.0)  # two clouds of 15 texts
+    both = {name: random.normal(size=(30, 11, 10)) + far for name in ("random", "loo-signed")}
+    cloudy = Points(both, {}, np.arange(30) % 2.0, ("no", "yes"), np.array([0.6, 0.3]))
+    found, ways = flattened(cloudy)
+    assert all("UMAP" in way for way in ways)
+    places = np.concatenate([found[name] for name in both])  # 60 texts: even ones of one cloud, odd ones of the other
+    one, other = (places[start::2].reshape(-1, 2) for start in (0, 1))
+    gap = np.linalg.norm(one[:, None] - other, axis=-1).min()
+    for cloud in (one, other):
+        assert np.linalg.norm(cloud - cloud.mean(axis=0), axis=-1).mean() < gap
+    again, _ = flattened(cloudy)
+    for name in both:
+        np.testing.assert_array_equal(found[name], again[name])
+
+
 def test_other_models_stand_side_by_side_and_the_share_of_same_answers_is_told():
     found = section("Another seed and random weights")
     (table,) = found.tables
