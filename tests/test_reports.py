@@ -149,6 +149,8 @@ def test_tables_keep_their_cells_in_every_form():
     assert read(as_html(table)).text == "100 % & moremeasureRACU_1a|b<i>=1+1x_y50 %"
     lines = as_markdown(table).splitlines()
     assert lines == [
+        "100 % & more",
+        "",
         r"| measure | RACU\_1 |",
         "| --- | --- |",
         r"| a\|b\<i\> | =1+1 |",

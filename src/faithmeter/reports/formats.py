@@ -37,9 +37,10 @@ def as_html(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """Return the table for a README."""
-    head, *body = (["| " + " | ".join(map(plain, line)) + " |"] for line in (table.columns, *table.rows))
-    return "\n".join([*head, "|" + " --- |" * len(table.columns), *(line for lines in body for line in lines)])
+    """Return the table for a README, with its title over it."""
+    title = [plain(table.title), ""] if table.title else []
+    head, *body = ("| " + " | ".join(map(plain, line)) + " |" for line in (table.columns, *table.rows))
+    return "\n".join([*title, head, "|" + " --- |" * len(table.columns), *body])
 
 
 def plain(text: str) -> str:
