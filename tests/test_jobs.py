@@ -370,11 +370,14 @@ def test_what_other_judges_say_of_few_trainings_has_an_interval_that_holds(measu
     runs = []
     for seed, value in enumerate((0.01, 0.02, 0.09)):
         run = Run(shutil.copytree(measured.path, tmp_path / str(seed)))
-        run.store_results((), [Result("audit_fidelity_never_flips", value, "x", "test", None, 5, "loo-signed")])
+        kinds = {"audit_erasure_sufficiency": "sufficiency", "audit_fidelity_never_flips": "never_flips"}
+        run.store_results((), [Result(k, value, metric, "test", None, 5, "loo-signed") for k, metric in kinds.items()])
         runs.append(run)
-    row = find(pool(runs), "audit_fidelity_never_flips", "loo-signed")
+    row = find(pool(runs), "audit_erasure_sufficiency", "loo-signed")
     # Student's: 0.04 ± 4.303 · 0.04359 / √3, where the bootstrap says 0.013 to 0.090
     assert (row["low"], row["high"]) == pytest.approx((-0.0683, 0.1483), abs=1e-4)
+    share = find(pool(runs), "audit_fidelity_never_flips", "loo-signed")
+    assert (share["low"], share["high"]) == pytest.approx((0, 0.1483), abs=1e-4)  # no share is below 0
 
 
 def test_every_measure_lies_some_way_behind_the_most_faithful_one(measured):

@@ -40,6 +40,7 @@ KINDS = (
 # narrow (it holds 95 % in 3 of 4 cases), so all else has Student's interval
 WITH_INTERVAL = ("acu", "racu", "masked_performance", "performance")
 OF_STUDENT = ("audit_", "select", "attack", "transfer")
+SHARES = ("share", "flip", "flips", "outside")  # ends of metrics that lie between 0 and 1, which Student does not know
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of
 
@@ -208,6 +209,8 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
         interval = mean_interval(values) if key[0].startswith(WITH_INTERVAL) else None
         if key[0].startswith(OF_STUDENT):
             interval = student_interval(values)
+            if interval is not None and same[0]["metric"].endswith(SHARES):
+                interval = max(0.0, interval[0]), min(1.0, interval[1])
         value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
         low, high = interval or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
