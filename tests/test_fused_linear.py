@@ -33,6 +33,7 @@ def test_gradients_through_laid_out_weights_are_the_same_once_and_twice(architec
     batch = example_batch(classifier, pairs=True, masked=True)
     direction = torch.randn(classifier.embed(batch).shape, generator=torch.manual_seed(0))
     monkeypatch.setattr(fused_linear, "WORTH", 0)  # or so few tokens would leave the weights as they are
+    monkeypatch.setattr(fused_linear, "LARGE", 0)  # or so would weights as small as these
 
     def gradients():
         point = classifier.embed(batch).requires_grad_()
@@ -49,7 +50,7 @@ def test_gradients_through_laid_out_weights_are_the_same_once_and_twice(architec
 
 
 @needs_onednn
-def test_weights_are_laid_out_once_they_are_worth_it_and_never_where_they_learn():
+def test_weights_are_laid_out_once_they_are_worth_it_and_never_where_they_learn(monkeypatch):
     layer = nn.Linear(8, 4)
     model = nn.Sequential(layer)
     few, many = torch.randn(1, fused_linear.WORTH - 1, 8), torch.randn(3, fused_linear.WORTH, 8)
@@ -63,7 +64,9 @@ def test_weights_are_laid_out_once_they_are_worth_it_and_never_where_they_learn(
         model(few)
         assert layer.forward.there is not None
         assert layer.forward.back is None  # nothing has asked for a gradient
-        found = model(many.requires_grad_())
+        assert "_Product" not in model(many.requires_grad_()).grad_fn.name()  # too small to be worth it
+        monkeypatch.setattr(fused_linear, "LARGE", 0)
+        found = model(many)
     torch.testing.assert_close(found, model(many))
     assert "_Product" in found.grad_fn.name()
 

@@ -24,6 +24,7 @@ for _store in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_store, "16")
 
 WORTH = 256  # tokens through a layer from which on laying out its weights takes less time than it saves
+LARGE = 256 * 256  # numbers in a weight from which on a gradient by way of Python takes less time than it saves
 
 
 def _available() -> bool:
@@ -87,7 +88,7 @@ class _Fused:
             self.there = _laid_out(weight)
         if not (states.requires_grad and torch.is_grad_enabled()):
             return _product(states, weight if self.there is None else self.there, bias, self.after)
-        if self.there is None:
+        if self.there is None or weight.numel() < LARGE:
             return self._after(linear(states, weight, bias))
         if self.back is None:
             self.back = _laid_out(weight.T.contiguous())
