@@ -81,14 +81,15 @@ class _Fused:
         weight, bias = self.layer.weight, self.layer.bias
         plain = states.device.type == "cpu" and states.dtype == weight.dtype == torch.float32 and states.is_contiguous()
         learnt = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (weight, bias))
-        if not plain or learnt or not weight.is_contiguous():
+        differentiated = torch.is_grad_enabled() and states.requires_grad
+        if not plain or learnt or not weight.is_contiguous() or (differentiated and weight.numel() < LARGE):
             return self._after(linear(states, weight, bias))
         self.tokens += states.numel() // states.shape[-1]
         if self.tokens >= WORTH and self.there is None:
             self.there = _laid_out(weight)
-        if not (states.requires_grad and torch.is_grad_enabled()):
+        if not differentiated:
             return _product(states, weight if self.there is None else self.there, bias, self.after)
-        if self.there is None or weight.numel() < LARGE:
+        if self.there is None:
             return self._after(linear(states, weight, bias))
         if self.back is None:
             self.back = _laid_out(weight.T.contiguous())
