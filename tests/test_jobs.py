@@ -17,8 +17,9 @@ from faithmeter.classifier import Classifier
 from faithmeter.files import write_json, write_jsonl
 from faithmeter.importance import as_measure
 from faithmeter.jobs import MeasureOptions, check, checking, explain, measure, measuring, pool, summarising
+from faithmeter.jobs.estimating import estimated_seconds
 from faithmeter.jobs.explaining import within_budget
-from faithmeter.jobs.measuring import Stopwatch, estimated_seconds
+from faithmeter.jobs.measuring import Stopwatch
 from faithmeter.progress import Silent
 from faithmeter.results import Result, find, most_faithful
 from faithmeter.run import chosen_device

@@ -27,11 +27,11 @@ ROOMS = (
     "small_curve", "reports", "reports.figures", "reports.words", "reports.formats", "reports.parts", "reports.attack",
     "reports.drift", "reports.agreement", "reports.audit", "reports.select", "reports.transfer", "reports.comparison",
     "reports.content", "reports.card", "reports.page", "reports.roar", "web", "web.desk", "web.app",
-    "jobs.audit_summary", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.measuring",
-    "jobs.attacking", "jobs.auditing", "jobs.explaining", "jobs.reporting", "jobs.roar_summary", "jobs.roaring",
-    "jobs.selecting", "jobs.transferring", "jobs.synthetic", "jobs.scaling", "jobs.comparing", "jobs.suite_file",
-    "jobs.suite_graph", "jobs.suite_estimate", "jobs.suiting", "jobs.serving", "jobs", "__init__", "printing",
-    "command_options", "train_command", "attack_command", "audit_command", "roar_command", "scale_command",
+    "jobs.audit_summary", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.estimating",
+    "jobs.measuring", "jobs.attacking", "jobs.auditing", "jobs.explaining", "jobs.reporting", "jobs.roar_summary",
+    "jobs.roaring", "jobs.selecting", "jobs.transferring", "jobs.synthetic", "jobs.scaling", "jobs.comparing",
+    "jobs.suite_file", "jobs.suite_graph", "jobs.suite_estimate", "jobs.suiting", "jobs.serving", "jobs", "__init__",
+    "printing", "command_options", "train_command", "attack_command", "audit_command", "roar_command", "scale_command",
     "compare_command", "select_command", "transfer_command", "suite_command", "cli",
 )  # fmt: skip
 

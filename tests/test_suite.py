@@ -24,6 +24,7 @@ from faithmeter.jobs.suite_graph import jobs_of, plans
 from faithmeter.jobs.suiting import EngineOptions, bench_suite
 from faithmeter.progress import Silent
 from faithmeter.ray_engine import RayCluster
+from faithmeter.workers import one_thread, work_through
 
 SUITE = """
 models = ["tiny"]
@@ -219,6 +220,61 @@ def test_a_measure_in_parts_gives_the_same_rows_as_in_one_go(home, tmp_path, mon
     assert [file.stat().st_mtime_ns for file in sorted(parts.measurements.rglob("*.parquet"))] == times
     kept = [row for row in run.results if row["metric"] != "seconds"]
     assert [row for row in parts.results if row["metric"] != "seconds"] == kept
+
+
+def one_here(classifier, batch, targets, seed):
+    """A measure of the user's own, which no other process knows."""
+    assert os.getpid() == HERE
+    return batch.input_ids.float()
+
+
+HERE = os.getpid()
+
+
+def test_several_processes_measure_the_same_rows_as_one(tmp_path, monkeypatch):
+    rows = [{**row, "text": " ".join([row["text"]] * 8)} for row in sentiment_rows(400)]
+    (tmp_path / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = train(
+        tmp_path / "one",
+        DataSpec(data=str(tmp_path / "long.jsonl")),
+        "tiny",
+        TrainingOptions(epochs=1, curriculum=False),
+    )
+    options = MeasureOptions(("grad-l2", "loo-abs", one_here), random_runs=2)
+    with pytest.raises(InputError, match="no in-distribution test"):
+        measure(run.path, options, workers=2)
+    check(run.path)
+    shutil.copytree(run.path, tmp_path / "several")
+    with one_thread():
+        measure(run.path, options, workers=None)  # too little work to start processes for
+    monkeypatch.setattr("faithmeter.jobs.measuring.SECONDS_OF_A_PIECE", 1e-6)  # as many pieces as there are batches
+    listener, sent = Listener(), []
+    through = work_through
+    monkeypatch.setattr(
+        "faithmeter.jobs.measuring.work_through",
+        lambda *given, **more: (sent.append(given[0]), through(*given, **more)),
+    )
+    with one_thread():
+        several = measure(tmp_path / "several", options, workers=2, reporter=listener)
+    (pieces,) = sent
+    assert {name for name, _, _ in pieces} == {"random.0", "random.1", "grad-l2", "loo-abs"}
+    assert ("loo-abs", 1, 3) in pieces
+    assert any("2 processes" in note for note in listener.notes)
+    names = ("random.0", "random.1", "grad-l2", "loo-abs", "one_here")
+    assert {name: columns_of(several, name) for name in names} == {name: columns_of(run, name) for name in names}
+    kept = [row for row in run.results if row["metric"] != "seconds"]
+    assert [row for row in several.results if row["metric"] != "seconds"] == kept
+    # what is there is not sent again; a batch that was lost is
+    next((several.measurements / "random.0").glob("*.parquet")).unlink()
+    (several.measurements / "loo-abs" / "00001.parquet").unlink()
+    with one_thread():
+        measure(several.path, options, workers=2)
+    assert {piece[0] for piece in sent[1]} == {"random.0", "loo-abs"}
+    assert ("loo-abs", 1, 3) in sent[1]
+    assert ("loo-abs", 0, 3) not in sent[1]
+    assert columns_of(several, "loo-abs") == columns_of(run, "loo-abs")
+    measure(several.path, options, workers=2)
+    assert len(sent) == 2
 
 
 # ------------------------------------------------------------------------------------- engines and faults

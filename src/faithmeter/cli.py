@@ -142,7 +142,7 @@ def quickstart(
     verdicts = jobs.check(path, reporter=reporter)
     print_check(verdicts, jobs.summary(verdicts, path / "model"))
     console.print("\nWhich importance measure is faithful to it?")
-    print_faithfulness(jobs.measure(path, measured, reporter=reporter).results)
+    print_faithfulness(jobs.measure(path, measured, workers=None, reporter=reporter).results)
     (page,) = jobs.report([path], path / "report", reporter=reporter)
     console.print(f"\nThe report, to look at and pass on: {page}", soft_wrap=True)
 
@@ -235,6 +235,9 @@ def measure(
     without_check: Annotated[
         bool, typer.Option("--without-check", help="Measure without in-distribution test.")
     ] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes, each on one core.  [default: one a core, at most 8, or one]")
+    ] = None,
     run: _RunOption = None,
     masked_before: _MaskedBefore = False,
     max_length: _MaxLength = None,
@@ -260,7 +263,7 @@ def measure(
     for path in paths:
         if len(paths) > 1:
             console.print(f"{path}:")
-        measured.append(jobs.measure(path, options, reporter=reporter))
+        measured.append(jobs.measure(path, options, workers=workers, reporter=reporter))
         print_faithfulness(measured[-1].results)
     if len(measured) > 1:
         console.print(f"\nAll {len(measured)} runs together:")

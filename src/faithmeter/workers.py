@@ -228,6 +228,11 @@ def _leave_with(parent: int) -> None:
     os._exit(1)
 
 
+def workers_here() -> int:
+    """Return how many processes are of use on this machine: one a core, or one where a GPU does the work."""
+    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute on one thread: sums in another order would give other digits with one process than with several."""

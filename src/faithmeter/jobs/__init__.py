@@ -12,7 +12,7 @@ from faithmeter.jobs.comparing import WAYS, compare
 from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
 from faithmeter.jobs.reporting import compared, report, roar_verdict
-from faithmeter.jobs.roaring import RoarOptions, go_on, roar, workers_here
+from faithmeter.jobs.roaring import RoarOptions, go_on, roar
 from faithmeter.jobs.scaling import scale
 from faithmeter.jobs.selecting import SelectOptions, select
 from faithmeter.jobs.serving import serve
@@ -27,6 +27,7 @@ from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.select import select_sections
 from faithmeter.reports.transfer import transfer_sections
 from faithmeter.roar_run import RoarRun
+from faithmeter.workers import workers_here
 
 __all__ = [
     "COMPARED_JUDGES",

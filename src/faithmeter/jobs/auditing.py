@@ -34,7 +34,8 @@ from faithmeter.jobs.audit_summary import (
     store_agreement,
     store_judgements,
 )
-from faithmeter.jobs.measuring import WORTH_SAYING, distinct, duration, seconds_per_token
+from faithmeter.jobs.estimating import WORTH_SAYING, duration, seconds_per_token
+from faithmeter.jobs.measuring import distinct
 from faithmeter.jobs.summarising import parquet
 from faithmeter.jobs.training import encode, fresh_classifier, training_defaults
 from faithmeter.judges.battery import JUDGES, Bench, Judge

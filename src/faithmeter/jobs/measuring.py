@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -24,22 +25,27 @@ from torch import Tensor
 from faithmeter.batch import Batch, Encoded, Ints
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
-from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk, walk_passes
+from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk
 from faithmeter.files import is_done, only_one, sum_of, write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, as_measure, measures_of
 from faithmeter.in_distribution import MaSF
 from faithmeter.jobs.audit_summary import store_agreement
+from faithmeter.jobs.estimating import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
 from faithmeter.jobs.summarising import parquet, store_faithfulness
 from faithmeter.jobs.training import encode
-from faithmeter.masking import STEPS, Purpose, random_stream
+from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.words import trusted
 from faithmeter.run import Run
 from faithmeter.units import CHUNK, CHUNKED, TOKEN, Explain, even_shares, require_units, with_units
+from faithmeter.workers import one_thread, work_through, workers_here
 
 FORMAT = 2  # of the stored columns; other formats do not mix with it
-WORTH_SAYING = 60  # seconds that a measure takes before its estimate is worth a line
 TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is killed
+WORTH_PROCESSES = 60  # seconds of work from which on it is worth starting processes, which takes some ten
+MOST_WORKERS = 8  # unless more are asked for: each holds the libraries and the model, about a gigabyte
+SECONDS_OF_A_PIECE = 10  # of work that a process is given at a time, if there are enough batches
+MOST_PIECES = 8  # that a walk is cut into for each process: with each, the run is looked through anew
 
 
 @dataclass(frozen=True)
@@ -68,14 +74,46 @@ class MeasureOptions:
         require_units(self.by, self.chunk)
 
 
-def measure(path: str | Path, options: MeasureOptions | None = None, *, reporter: Reporter | None = None) -> Run:
-    """Measure the faithfulness of importance measures on a run's test split."""
-    run = Run(path)
+def measure(
+    path: str | Path,
+    options: MeasureOptions | None = None,
+    *,
+    workers: int | None = 1,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Measure the faithfulness of importance measures on a run's test split.
+
+    With several `workers`, processes on one core each measure at once, which is faster than one process on all cores;
+    None means one a core, at most `MOST_WORKERS`, if that saves time. A script that asks for them needs the usual
+    `if __name__ == "__main__"`. A measure that is a function of yours is measured in this process.
+    """
+    run, options, reporter = Run(path), options or MeasureOptions(), reporter or Silent()
     with only_one(run.path):
-        return _measure(run, options or MeasureOptions(), reporter or Silent())
+        work = _begin(run, options, reporter)
+        if workers == 1:
+            return _measure(work, reporter)
+    _measure_at_once(work, workers, reporter)
+    with only_one(run.path):
+        return _measure(work, reporter)  # what is left of it, and the sum
 
 
-def _measure(run: Run, options: MeasureOptions, reporter: Reporter) -> Run:
+Walk = tuple[str, ImportanceMeasure, int, Ints]  # its name, the measure, its seed and the rows
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A run, and all that is needed to measure it."""
+
+    run: Run
+    options: MeasureOptions
+    classifier: Classifier
+    test: Encoded
+    masf: MaSF | None
+    walks: list[Walk]
+
+
+def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
+    """Load what is needed, refuse what cannot be measured, and store the settings."""
     if not run.checked and not options.without_check:
         raise InputError(
             f"{run.path} has no in-distribution test, so its masking curves cannot be trusted. "
@@ -99,25 +137,67 @@ def _measure(run: Run, options: MeasureOptions, reporter: Reporter) -> Run:
         # a function may have changed under its name, so what it said before is not kept
         if one is not IMPORTANCE_MEASURES.get(one.name):
             shutil.rmtree(run.measurements / one.name, ignore_errors=True)
-    jobs = _walks(options, measures, test)
+    return _Work(run, options, classifier, test, masf, _walks(options, measures, test))
+
+
+def _measure(work: _Work, reporter: Reporter) -> Run:
+    """Measure in this process what is not measured yet, and turn all of it into result rows."""
+    run, test = work.run, work.test
     # only what an absolute form will ask for, and only until it has: it is as large as the texts
-    pace, known = seconds_per_token(classifier, test), Known(one.absolute_of for one in measures)
-    for name, one, seed, rows in jobs:
+    pace, known = seconds_per_token(work.classifier, test), Known(one.absolute_of for _, one, _, _ in work.walks)
+    for name, one, seed, rows in work.walks:
         begun = (run.measurements / name).is_dir()
         seconds = None if begun else estimated_seconds(one, test, rows, pace)
         if seconds is not None and seconds > WORTH_SAYING:
             reporter.note(f"{name} on {len(rows)} texts will take about {duration(seconds)}.")
-        _measure_one(run, classifier, test, name, one, seed, rows, options.target, masf, known, reporter)
-    store_faithfulness(run, test, [name for name, *_ in jobs], masf)
+        target = work.options.target
+        _measure_one(run, work.classifier, test, name, one, seed, rows, target, work.masf, known, reporter)
+    store_faithfulness(run, test, [name for name, *_ in work.walks], work.masf)
     if run.judgements.is_dir():
         store_agreement(run)  # of other judges with these curves, which may be another now
     return run
 
 
-def _walks(
-    options: MeasureOptions, measures: Sequence[ImportanceMeasure], test: Encoded
-) -> list[tuple[str, ImportanceMeasure, int, Ints]]:
-    """Return what is walked: a name, the measure, its seed and the rows; the random runs come first."""
+def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> None:
+    """Measure what is not measured yet in several processes, but for functions, which cannot be sent to them."""
+    places = min(workers_here(), MOST_WORKERS) if workers is None else workers
+    walks = [walk for walk in work.walks if walk[1] is IMPORTANCE_MEASURES.get(walk[1].name)]
+    named = tuple(walk[1].name for walk in walks if walk[1].name != "random")
+    if not named:
+        return
+    with one_thread():
+        pace = seconds_per_token(work.classifier, work.test)
+    pieces = dict[tuple[str, int, int], float]()  # a walk, the part and of how many -> about how many seconds it takes
+    for walk in walks:
+        name, one, _, rows = walk
+        batches = sum(1 for _ in work.test.batches(TOKENS_AT_ONCE, rows))
+        done = [is_done(shard_of(work.run, name, number), reporter.warn) for number in range(batches)]
+        seconds = estimated_seconds(one, work.test, rows, pace) or 0
+        parts = max(1, min(batches, MOST_PIECES * places, round(seconds / SECONDS_OF_A_PIECE)))
+        pieces |= {(name, part, parts): seconds / parts for part in range(parts) if not all(done[part::parts])}
+    places, total = min(places, len(pieces)), sum(pieces.values())
+    if places < 2 or (workers is None and total < WORTH_PROCESSES):
+        return
+    costs = Counter[str]()
+    for (name, _, _), seconds in pieces.items():
+        costs[name] += seconds  # type: ignore[assignment]
+    ((dearest, most),) = costs.most_common(1)
+    reporter.note(
+        f"{len(named)} importance measures, {places} processes: about {duration(total / places)}, of which "
+        f"{duration(most / places)} for {dearest}."
+    )
+    part = functools.partial(_measure_piece, str(work.run.path), dataclasses.replace(work.options, measures=named))
+    dear_first = sorted(pieces, key=lambda piece: -pieces[piece])  # so that no process is left alone with one
+    with reporter.bar("Measuring", len(pieces)) as advance:
+        work_through(dear_first, lambda _: None, part, workers=places, finished=lambda _: advance(1), reporter=reporter)
+
+
+def _measure_piece(path: str, options: MeasureOptions, piece: tuple[str, int, int]) -> None:
+    measure_part(path, options, *piece)
+
+
+def _walks(options: MeasureOptions, measures: Sequence[ImportanceMeasure], test: Encoded) -> list[Walk]:
+    """Return what is walked; the random runs come first."""
     chosen = random_stream(options.seed, Purpose.MEASURED_ROWS).permutation(len(test))[: options.rows]
     walks = [
         (f"random.{number}", IMPORTANCE_MEASURES["random"], options.seed + number, chosen)
@@ -143,7 +223,7 @@ def begin_measuring(path: str | Path, options: MeasureOptions) -> None:
 def measure_part(
     path: str | Path, options: MeasureOptions, name: str, part: int, parts: int, *, reporter: Reporter | None = None
 ) -> None:
-    """Measure every `parts`-th batch of one measure, from number `part` on; `random` stands for all random runs.
+    """Measure every `parts`-th batch of one measure, from number `part` on; `random` stands for `random.0` and so on.
 
     `measure` with the same options then finds these batches done, and its rows are the same as if it had measured them
     itself: the batches are cut alike, and an absolute form explains anew what it would otherwise take from its signed
@@ -157,7 +237,7 @@ def measure_part(
         classifier, test, masf = _loaded(str(path), run.weights, options.by, options.chunk)
         classifier.room.tell = reporter.warn
         for walk, one, seed, rows in _walks(options, distinct(options.measures, classifier), test):
-            if walk.split(".")[0] == name:
+            if name in (walk, walk.split(".")[0]):
                 _measure_one(
                     run, classifier, test, walk, one, seed, rows, options.target, masf, Known(()), reporter, part, parts
                 )
@@ -175,33 +255,6 @@ def in_units(encoded: Encoded, classifier: Classifier, split: datasets.Dataset, 
     """Return a split, as it was encoded, with the units that are masked as a whole."""
     contexts = split["context"] if "context" in split.column_names else None
     return with_units(encoded, classifier, split["text"], contexts, by=options.by, chunk=options.chunk)
-
-
-def seconds_per_token(classifier: Classifier, test: Encoded) -> float:
-    """Return how long a token takes through the model, timed on texts of middling length."""
-    middle = np.argsort(test.lengths, kind="stable")[len(test) // 2 :]
-    batch = test.batch(middle[:50]).to(classifier.device)
-    rows = torch.arange(len(batch), device=classifier.device)
-    classifier.logits_of_masks(batch, rows, batch.masked)  # the first pass of a process is slower
-    started = time.perf_counter()
-    classifier.logits_of_masks(batch, rows, batch.masked)
-    return (time.perf_counter() - started) / int(batch.attention_mask.sum())
-
-
-def estimated_seconds(one: ImportanceMeasure, test: Encoded, rows: Ints, pace: float) -> float | None:
-    """Return about how long a masking walk of these rows will take; None for a measure of which nothing is known."""
-    total, units = 0.0, test.unit_counts
-    for row in rows:
-        passes = walk_passes(one, int(units[row]))
-        if passes is None:
-            return None
-        total += (passes + STEPS + 1) * int(test.lengths[row])
-    return total * pace
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time in words."""
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def distinct(
@@ -245,7 +298,7 @@ def _measure_one(
     """Measure one importance measure on the rows, leaving out the batches that are done, or of another part."""
     with reporter.bar(name, len(rows)) as advance:
         for number, batch in enumerate(test.batches(TOKENS_AT_ONCE, rows)):
-            shard = run.measurements / name / f"{number:05d}.parquet"
+            shard = shard_of(run, name, number)
             if number % parts == part and not is_done(shard, reporter.warn):
                 shard.parent.mkdir(parents=True, exist_ok=True)
                 watch = Stopwatch(one, known.pop(one.absolute_of, number))
@@ -253,6 +306,11 @@ def _measure_one(
                 write_bytes(shard, parquet(table))
                 known.keep(one.name, number, watch.first)
             advance(len(batch))
+
+
+def shard_of(run: Run, name: str, number: int) -> Path:
+    """Return the file of a batch of a walk."""
+    return run.measurements / name / f"{number:05d}.parquet"
 
 
 def _walk_table(

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -39,7 +38,8 @@ from faithmeter.faithfulness.roar import (
 from faithmeter.files import at_work, is_done, new_folder, only_one, wait_until_nobody_is_at_work, write_json
 from faithmeter.from_scratch import FROM_SCRATCH
 from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, with_steps
-from faithmeter.jobs.measuring import distinct, duration, seconds_per_token
+from faithmeter.jobs.estimating import duration, seconds_per_token
+from faithmeter.jobs.measuring import distinct
 from faithmeter.jobs.roar_summary import summarise
 from faithmeter.jobs.training import (
     TrainingOptions,
@@ -200,11 +200,6 @@ def fingerprint_with(splits: Splits, model: str, vectors: str | None) -> str:
         with file.open("rb") as opened:
             found.append(hashlib.file_digest(opened, "sha256").hexdigest()[:16])
     return "-".join(found)
-
-
-def workers_here() -> int:
-    """Return how many trainings this machine can do at a time: one a core, or one where a GPU does them."""
-    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
 
 
 def go_on(run: RoarRun, *, workers: int = 1, reporter: Reporter | None = None) -> RoarRun:

@@ -26,7 +26,8 @@ from faithmeter.data import SPLITS, Splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import is_done, only_one, require_whole, write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
-from faithmeter.jobs.measuring import TOKENS_AT_ONCE, WORTH_SAYING, distinct, duration, seconds_per_token
+from faithmeter.jobs.estimating import WORTH_SAYING, duration, seconds_per_token
+from faithmeter.jobs.measuring import TOKENS_AT_ONCE, distinct
 from faithmeter.jobs.roaring import DEAR, epoch_seconds
 from faithmeter.jobs.summarising import parquet
 from faithmeter.jobs.training import encode, fresh_classifier, with_classes_of

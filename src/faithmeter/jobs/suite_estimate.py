@@ -10,7 +10,8 @@ from faithmeter.data import Splits
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.jobs.auditing import KNOWN_TOKEN_ROWS
 from faithmeter.jobs.checking import ROWS
-from faithmeter.jobs.measuring import distinct, estimated_seconds, in_units, seconds_per_token
+from faithmeter.jobs.estimating import estimated_seconds, seconds_per_token
+from faithmeter.jobs.measuring import distinct, in_units
 from faithmeter.jobs.roaring import epoch_seconds
 from faithmeter.jobs.suite_graph import CHECK, JUDGE, MEASURE, RANDOM, RETRAIN, TRAIN, Job, Plan
 from faithmeter.jobs.training import encode, fresh_classifier, training_defaults, with_classes_of

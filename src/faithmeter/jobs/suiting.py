@@ -19,9 +19,9 @@ from typing import Any
 from faithmeter.data import Splits, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import only_one, wait_until_nobody_is_at_work, write_bytes, write_json
-from faithmeter.jobs.measuring import duration
+from faithmeter.jobs.estimating import duration
 from faithmeter.jobs.reporting import report
-from faithmeter.jobs.roaring import fingerprint_with, workers_here
+from faithmeter.jobs.roaring import fingerprint_with
 from faithmeter.jobs.suite_estimate import pace_of, seconds_of, time_left
 from faithmeter.jobs.suite_file import Suite, read_suite, suite_text
 from faithmeter.jobs.suite_graph import (
@@ -44,7 +44,7 @@ from faithmeter.ray_engine import RayCluster
 from faithmeter.results import Row, find, most_faithful, number
 from faithmeter.roar_run import RoarRun
 from faithmeter.run import Run
-from faithmeter.workers import Engine, Processes, ThisProcess, go_through, one_thread
+from faithmeter.workers import Engine, Processes, ThisProcess, go_through, one_thread, workers_here
 
 ENGINES = ("this-process", "processes", "ray")
 NAMES = {
