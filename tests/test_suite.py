@@ -1,5 +1,6 @@
 """Whole benchmarks from one file: what is refused, what is skipped, and that engines and faults change no row."""
 
+import io
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from conftest import sentiment_rows
 from faithmeter import DataSpec, InputError, MeasureOptions, Run, TrainingOptions, check, measure, train
 from faithmeter.faithfulness import roar
 from faithmeter.jobs import roar_summary
-from faithmeter.jobs.measuring import begin_measuring, measure_part
+from faithmeter.jobs.measuring import _measure_piece, begin_measuring, measure_part
 from faithmeter.jobs.suite_file import read_suite, ready_suites
 from faithmeter.jobs.suite_graph import jobs_of, plans
 from faithmeter.jobs.suiting import EngineOptions, bench_suite
@@ -275,6 +276,24 @@ def test_several_processes_measure_the_same_rows_as_one(tmp_path, monkeypatch):
     assert columns_of(several, "loo-abs") == columns_of(run, "loo-abs")
     measure(several.path, options, workers=2)
     assert len(sent) == 2
+
+
+def test_a_process_that_measures_for_another_says_what_may_spoil_the_result(done, tmp_path, capfd):
+    run = shutil.copytree(next(done.rglob("measurements")).parent, tmp_path / "run")
+    options = read_suite(done.parent / "mine.toml").measured
+    _measure_piece(str(run), options, ("ig-signed", 0, 1))
+    assert "Warning" not in capfd.readouterr().err
+    part = run / "measurements" / "ig-signed" / "00000.parquet"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1])
+    _measure_piece(str(run), options, ("ig-signed", 0, 1))
+    assert "Warning: " in (said := capfd.readouterr().err)
+    assert "00000.parquet is damaged" in said
+    assert (
+        pyarrow.parquet.read_table(part)
+        .drop_columns("seconds")
+        .equals(pyarrow.parquet.read_table(io.BytesIO(whole)).drop_columns("seconds"))
+    )
 
 
 # ------------------------------------------------------------------------------------- engines and faults

@@ -1,5 +1,6 @@
 """How long work tells how far it is. The library is silent by default; the command line shows bars and lines."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -55,6 +56,14 @@ class Silent:
     def bar(self, title: str, total: int) -> Iterator[Advance]:  # noqa: ARG002
         """Show nothing."""
         yield lambda done: None  # noqa: ARG005
+
+
+class OnlyWarnings(Silent):
+    """Writes what may spoil the result to standard error, and nothing else: for a process that works for another."""
+
+    def warn(self, text: str) -> None:
+        """Write a line."""
+        print(f"Warning: {text}", file=sys.stderr, flush=True)
 
 
 class Terminal:

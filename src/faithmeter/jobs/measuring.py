@@ -34,7 +34,7 @@ from faithmeter.jobs.estimating import WORTH_SAYING, duration, estimated_seconds
 from faithmeter.jobs.summarising import parquet, store_faithfulness
 from faithmeter.jobs.training import encode
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.progress import Reporter, Silent
+from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.words import trusted
 from faithmeter.run import Run
 from faithmeter.units import CHUNK, CHUNKED, TOKEN, Explain, even_shares, require_units, with_units
@@ -193,7 +193,7 @@ def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> No
 
 
 def _measure_piece(path: str, options: MeasureOptions, piece: tuple[str, int, int]) -> None:
-    measure_part(path, options, *piece)
+    measure_part(path, options, *piece, reporter=OnlyWarnings())
 
 
 def _walks(options: MeasureOptions, measures: Sequence[ImportanceMeasure], test: Encoded) -> list[Walk]:
