@@ -49,6 +49,7 @@ def test_blocks_draw_what_one_piece_would(monkeypatch):
     values = np.random.default_rng(0).normal(size=30)
     whole = statistics.mean_interval(values)
     monkeypatch.setattr(statistics, "BLOCK", 7)
+    monkeypatch.setattr(statistics, "KEPT", 0)  # not those that the first call has left
     assert statistics.mean_interval(values) == pytest.approx(whole)
 
 
@@ -84,7 +85,19 @@ def test_many_observations_are_resampled_as_few_are(monkeypatch):
     values = np.random.default_rng(0).integers(3, size=40).astype(float)
     whole = mean_interval(values)
     monkeypatch.setattr(statistics, "WEIGHTS_AT_ONCE", 100)
+    monkeypatch.setattr(statistics, "KEPT", 0)
     assert mean_interval(values) == whole
+
+
+def test_draws_are_made_once_for_all_statistics_of_as_many_observations(monkeypatch):
+    values = np.random.default_rng(0).exponential(size=300)
+    fresh = []
+    monkeypatch.setattr(statistics, "KEPT", 0)
+    fresh += [mean_interval(values), mean_interval(-values)]
+    monkeypatch.undo()
+    statistics._kept.cache_clear()
+    assert [mean_interval(values), mean_interval(-values)] == fresh
+    assert (statistics._kept.cache_info().hits, statistics._kept.cache_info().misses) == (1, 1)
 
 
 def test_students_interval_covers_a_mean_of_three_where_the_bootstrap_does_not():

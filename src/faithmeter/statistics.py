@@ -1,5 +1,6 @@
 """Intervals: BCa bootstrap (Efron, 1987), as the papers report them."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,9 @@ from scipy import sparse, stats
 RESAMPLES = 9999
 BLOCK = 500
 WEIGHTS_AT_ONCE = 250_000  # numbers of resamples × observations: of many observations fewer resamples at a time
+KEPT = 20_000_000  # numbers of resamples × observations, a byte each, up to which the draws are kept for the next call
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Counts = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 
 class EachLeftOut:
@@ -85,10 +88,21 @@ def percentile_band(
 
 def _resamples(observations: int, resamples: int, seed: int) -> Iterator[Array]:
     """Yield how often each observation is drawn, so many resamples at a time that memory is flat."""
+    drawn = _kept if observations * resamples <= KEPT else _drawn
+    for counts in drawn(observations, resamples, seed):
+        yield counts.astype(np.float64)
+
+
+def _drawn(observations: int, resamples: int, seed: int) -> Iterator[Counts]:
     random, shares = np.random.default_rng(seed), np.full(observations, 1 / observations)
     block = min(BLOCK, max(1, WEIGHTS_AT_ONCE // observations))
     for start in range(0, resamples, block):
-        yield random.multinomial(observations, shares, min(block, resamples - start)).astype(np.float64)
+        yield random.multinomial(observations, shares, min(block, resamples - start))
+
+
+@functools.lru_cache(maxsize=2)  # the same draws serve every statistic of the same texts, and drawing takes longest
+def _kept(observations: int, resamples: int, seed: int) -> list[Counts]:
+    return [counts.astype(np.min_scalar_type(counts.max())) for counts in _drawn(observations, resamples, seed)]
 
 
 def _each_left_out(observations: int) -> Iterator[EachLeftOut]:
