@@ -203,6 +203,19 @@ def test_a_function_of_the_users_own_is_measured_like_any_other(run):
     assert acu["loo-abs"] > acu["longest_first"]
 
 
+def test_a_form_of_the_users_own_does_not_answer_for_the_measure_of_its_name(run):
+    def least_first(classifier, batch, targets, seed):
+        return 1 / (1 + as_measure("loo-abs").explain(classifier, batch, targets, seed))
+
+    def found(path, *measures):
+        measure(path, MeasureOptions(measures=measures, rows=20, random_runs=1, without_check=True))
+        return [row["value"] for row in Run(path).results if (row["kind"], row["measure"]) == ("sparsity", "loo-abs")]
+
+    other = shutil.copytree(run.path, run.path.with_name("other"))
+    backwards = dataclasses.replace(as_measure("loo-signed"), explain=least_first)
+    assert found(run.path, backwards, "loo-abs") == found(other, "loo-abs")
+
+
 def test_a_function_that_changed_under_its_name_is_measured_anew(run):
     def found(sign):
         def mine(classifier, batch, targets, seed):

@@ -236,7 +236,8 @@ def measure(
         bool, typer.Option("--without-check", help="Measure without in-distribution test.")
     ] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes, each on one core.  [default: one a core, at most 8, or one]")
+        int | None,
+        typer.Option(min=1, help="Processes.  [default: one a core, at most 8; one for a GPU, or under a minute]"),
     ] = None,
     run: _RunOption = None,
     masked_before: _MaskedBefore = False,

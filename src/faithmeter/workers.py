@@ -230,7 +230,12 @@ def _leave_with(parent: int) -> None:
 
 def workers_here() -> int:
     """Return how many processes are of use on this machine: one a core, or one where a GPU does the work."""
-    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
+    return 1 if torch.cuda.is_available() else cores()
+
+
+def cores() -> int:
+    """Return how many cores this process may use, which may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

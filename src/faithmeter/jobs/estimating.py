@@ -38,4 +38,6 @@ def estimated_seconds(one: ImportanceMeasure, test: Encoded, rows: Ints, pace: f
 
 def duration(seconds: float) -> str:
     """Return a length of time in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -8,8 +8,8 @@ import dataclasses
 import functools
 import shutil
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -38,7 +38,7 @@ from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.words import trusted
 from faithmeter.run import Run
 from faithmeter.units import CHUNK, CHUNKED, TOKEN, Explain, even_shares, require_units, with_units
-from faithmeter.workers import one_thread, work_through, workers_here
+from faithmeter.workers import cores, one_thread, work_through
 
 FORMAT = 2  # of the stored columns; other formats do not mix with it
 TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is killed
@@ -83,18 +83,22 @@ def measure(
 ) -> Run:
     """Measure the faithfulness of importance measures on a run's test split.
 
-    With several `workers`, processes on one core each measure at once, which is faster than one process on all cores;
-    None means one a core, at most `MOST_WORKERS`, if that saves time. A script that asks for them needs the usual
-    `if __name__ == "__main__"`. A measure that is a function of yours is measured in this process.
+    One of `workers` is this process, on all cores. Several are processes on one core each, which is faster; None means
+    one a core, at most `MOST_WORKERS`, but this process where a GPU does the work or there is little. The rows are the
+    same but for the last digits, which depend on the number of threads. Processes write warnings to standard error. A
+    script that asks for them needs the usual `if __name__ == "__main__"`. A measure that is a function of yours is
+    always measured in this process.
     """
     run, options, reporter = Run(path), options or MeasureOptions(), reporter or Silent()
     with only_one(run.path):
         work = _begin(run, options, reporter)
         if workers == 1:
             return _measure(work, reporter)
-    _measure_at_once(work, workers, reporter)
-    with only_one(run.path):
-        return _measure(work, reporter)  # what is left of it, and the sum
+    with only_one(run.path, together=True):
+        divided = _measure_at_once(work, workers, reporter)
+    # what is left, and the sum: where it was divided on one thread as there, so that times can be compared
+    with only_one(run.path), one_thread() if divided else nullcontext():
+        return _measure(work, reporter)
 
 
 Walk = tuple[str, ImportanceMeasure, int, Ints]  # its name, the measure, its seed and the rows
@@ -135,7 +139,7 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
     _require_same_settings(run, options, measures)
     for one in measures:
         # a function may have changed under its name, so what it said before is not kept
-        if one is not IMPORTANCE_MEASURES.get(one.name):
+        if not _known_by_name(one):
             shutil.rmtree(run.measurements / one.name, ignore_errors=True)
     return _Work(run, options, classifier, test, masf, _walks(options, measures, test))
 
@@ -158,38 +162,45 @@ def _measure(work: _Work, reporter: Reporter) -> Run:
     return run
 
 
-def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> None:
-    """Measure what is not measured yet in several processes, but for functions, which cannot be sent to them."""
-    places = min(workers_here(), MOST_WORKERS) if workers is None else workers
-    walks = [walk for walk in work.walks if walk[1] is IMPORTANCE_MEASURES.get(walk[1].name)]
-    named = tuple(walk[1].name for walk in walks if walk[1].name != "random")
-    if not named:
-        return
+def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> bool:
+    """Measure what is not measured yet in several processes, but for functions, which cannot be sent to them.
+
+    Return whether there was enough to do to start any.
+    """
+    places = workers or (min(cores(), MOST_WORKERS) if work.classifier.device.type == "cpu" else 1)
+    walks = [walk for walk in work.walks if _known_by_name(walk[1])]
+    named = tuple(one.name for _, one, _, _ in walks if one.name != "random")
+    if places < 2 or not named:
+        return False
     with one_thread():
         pace = seconds_per_token(work.classifier, work.test)
     pieces = dict[tuple[str, int, int], float]()  # a walk, the part and of how many -> about how many seconds it takes
-    for walk in walks:
-        name, one, _, rows = walk
+    costs = dict[str, float]()
+    for name, one, _, rows in walks:
         batches = sum(1 for _ in work.test.batches(TOKENS_AT_ONCE, rows))
         done = [is_done(shard_of(work.run, name, number), reporter.warn) for number in range(batches)]
         seconds = estimated_seconds(one, work.test, rows, pace) or 0
         parts = max(1, min(batches, MOST_PIECES * places, round(seconds / SECONDS_OF_A_PIECE)))
-        pieces |= {(name, part, parts): seconds / parts for part in range(parts) if not all(done[part::parts])}
-    places, total = min(places, len(pieces)), sum(pieces.values())
+        left = [(name, part, parts) for part in range(parts) if not all(done[part::parts])]
+        pieces |= dict.fromkeys(left, seconds / parts)
+        costs[name] = len(left) * seconds / parts
+    places, total, dearest = min(places, len(pieces)), sum(costs.values()), max(costs, key=costs.__getitem__)
     if places < 2 or (workers is None and total < WORTH_PROCESSES):
-        return
-    costs = Counter[str]()
-    for (name, _, _), seconds in pieces.items():
-        costs[name] += seconds  # type: ignore[assignment]
-    ((dearest, most),) = costs.most_common(1)
+        return False
     reporter.note(
-        f"{len(named)} importance measures, {places} processes: about {duration(total / places)}, of which "
-        f"{duration(most / places)} for {dearest}."
+        f"Measuring with {places} processes: about {duration(total / places)}, of which "
+        f"{duration(costs[dearest] / places)} for {dearest}."
     )
     part = functools.partial(_measure_piece, str(work.run.path), dataclasses.replace(work.options, measures=named))
     dear_first = sorted(pieces, key=lambda piece: -pieces[piece])  # so that no process is left alone with one
     with reporter.bar("Measuring", len(pieces)) as advance:
         work_through(dear_first, lambda _: None, part, workers=places, finished=lambda _: advance(1), reporter=reporter)
+    return True
+
+
+def _known_by_name(one: ImportanceMeasure) -> bool:
+    """Whether a measure is the one of the table, and not a function or a form of the user's own."""
+    return one is IMPORTANCE_MEASURES.get(one.name)
 
 
 def _measure_piece(path: str, options: MeasureOptions, piece: tuple[str, int, int]) -> None:
@@ -230,11 +241,12 @@ def measure_part(
     form, which gives the same numbers. `begin_measuring` comes first.
     """
     run = Run(path)
-    if not run.measurement_settings or _differing(run, _settings(run, options)):
+    settings = _settings(run, options)
+    if not run.measurement_settings or _differing(run, settings):
         raise InputError(f"{path} is not measured with these settings: `begin_measuring` stores them, once, before.")
     reporter = reporter or Silent()
     with only_one(run.path, together=True):
-        classifier, test, masf = _loaded(str(path), run.weights, options.by, options.chunk)
+        classifier, test, masf = _loaded(str(path), settings["weights"], options.by, options.chunk)
         classifier.room.tell = reporter.warn
         for walk, one, seed, rows in _walks(options, distinct(options.measures, classifier), test):
             if name in (walk, walk.split(".")[0]):
@@ -301,10 +313,12 @@ def _measure_one(
             shard = shard_of(run, name, number)
             if number % parts == part and not is_done(shard, reporter.warn):
                 shard.parent.mkdir(parents=True, exist_ok=True)
-                watch = Stopwatch(one, known.pop(one.absolute_of, number))
+                # another form of a measure under its name, as with fewer steps, neither gives nor takes
+                shared = _known_by_name(one)
+                watch = Stopwatch(one, known.pop(one.absolute_of, number) if shared else None)
                 table = _walk_table(classifier, batch, watch, seed, target, masf)
                 write_bytes(shard, parquet(table))
-                known.keep(one.name, number, watch.first)
+                known.keep(one.name, number, watch.first if shared else None)
             advance(len(batch))
 
 
