@@ -305,6 +305,7 @@ def reader(world, faithmeter, monkeypatch, tmp_path) -> Reader:
     monkeypatch.setattr(curriculum, "MOST_EPOCHS", 1)
     monkeypatch.setattr(statistics, "RESAMPLES", 199)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)  # other processes would not see this world
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     for room in (roar, roar_summary):
         monkeypatch.setattr(room, "last_step", lambda _: 2)
     monkeypatch.setitem(synthetic_roar.__kwdefaults__, "train_rows", 2000)

@@ -115,7 +115,7 @@ def test_a_killed_experiment_goes_on_to_the_same_table_and_repeats_nothing_that_
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     kept = {path: path.stat().st_mtime_ns for path in outcomes(RoarRun(run_folder)).values()}
-    assert len(kept) >= 8
+    assert len(kept) >= 5  # that training needs as many, however slow the other process was
     finished = go_on(RoarRun(run_folder), workers=workers)
     assert table(finished) == table(done)
     assert all(path.stat().st_mtime_ns == before for path, before in kept.items())
