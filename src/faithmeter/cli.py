@@ -131,7 +131,8 @@ def quickstart(
         data, model = jobs.DataSpec(task="rotten-tomatoes", seed=data_seed), "minilm"
         options = jobs.TrainingOptions(epochs=4, learning_rate=1e-4, batch_size=32, seed=seed)
         measured = jobs.MeasureOptions(QUICK_MEASURES, rows=60, beam_rows=5)  # a real model takes its time
-        console.print(f"Masked fine-tuning of MiniLM on Rotten Tomatoes reviews, into {path}: about 20 minutes in all.")
+        console.print(f"Masked fine-tuning of MiniLM on Rotten Tomatoes reviews, into {path}.")
+        console.print("All of it takes about a quarter of an hour on two cores.")
     else:
         data, model, options = jobs.DataSpec(task="babi-1", seed=data_seed), "small", jobs.TrainingOptions(seed=seed)
         measured = jobs.MeasureOptions(QUICK_MEASURES, rows=200, beam_rows=10)
