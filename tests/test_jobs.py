@@ -17,7 +17,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.files import write_json, write_jsonl
 from faithmeter.importance import as_measure
 from faithmeter.jobs import MeasureOptions, check, checking, explain, measure, measuring, pool, summarising
-from faithmeter.jobs.estimating import estimated_seconds
+from faithmeter.jobs.estimating import duration, estimated_seconds
 from faithmeter.jobs.explaining import within_budget
 from faithmeter.jobs.measuring import Stopwatch
 from faithmeter.progress import Silent
@@ -356,6 +356,10 @@ def test_the_estimate_counts_what_beam_and_leave_one_out_evaluate(run):
     # floor(4·k/10) of the 4 words are masked at step k, and each explanation needs one pass more for the whole
     assert counts["loo-abs"] == (sum(4 - 4 * k // 10 + 1 for k in range(10)) + 11) * tokens
     assert estimated_seconds(as_measure(lambda *_: None), test, [0], pace=1.0) is None
+
+
+def test_lengths_of_time_are_said_in_the_unit_that_fits():
+    assert [duration(seconds) for seconds in (32.4, 100, 9000)] == ["32 s", "2 min", "2.5 h"]
 
 
 def test_runs_are_pooled_into_means_with_intervals_over_them(measured, tmp_path):

@@ -18,6 +18,7 @@ from conftest import sentiment_rows
 
 from faithmeter import DataSpec, InputError, MeasureOptions, Run, TrainingOptions, check, measure, train
 from faithmeter.faithfulness import roar
+from faithmeter.files import only_one
 from faithmeter.jobs import roar_summary
 from faithmeter.jobs.measuring import _measure_piece, begin_measuring, measure_part
 from faithmeter.jobs.suite_file import read_suite, ready_suites
@@ -250,11 +251,14 @@ def test_several_processes_measure_the_same_rows_as_one(tmp_path, monkeypatch):
         measure(run.path, options, workers=None)  # too little work to start processes for
     monkeypatch.setattr("faithmeter.jobs.measuring.SECONDS_OF_A_PIECE", 1e-6)  # as many pieces as there are batches
     listener, sent = Listener(), []
-    through = work_through
-    monkeypatch.setattr(
-        "faithmeter.jobs.measuring.work_through",
-        lambda *given, **more: (sent.append(given[0]), through(*given, **more)),
-    )
+
+    def watched(pieces, *given, **more):
+        sent.append(pieces)
+        with pytest.raises(InputError, match="Another process"), only_one(tmp_path / "several"):
+            pass  # the run is locked from before the first process is at work
+        work_through(pieces, *given, **more)
+
+    monkeypatch.setattr("faithmeter.jobs.measuring.work_through", watched)
     with one_thread():
         several = measure(tmp_path / "several", options, workers=2, reporter=listener)
     (pieces,) = sent

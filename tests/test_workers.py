@@ -12,7 +12,7 @@ import pytest
 
 from faithmeter.errors import InputError
 from faithmeter.progress import Silent
-from faithmeter.workers import work_through
+from faithmeter.workers import cores, work_through
 
 NEEDS = {2: 1, 3: 2, 5: 4}
 
@@ -117,3 +117,11 @@ def test_workers_leave_when_the_process_that_started_them_is_killed(tmp_path):
 def is_there(process):
     status = Path(f"/proc/{process}/stat")
     return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_only_the_cores_that_this_process_may_use_count(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    assert cores() == 2
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on systems that do not have it
+    assert cores() == 64

@@ -149,13 +149,13 @@ def _measure(work: _Work, reporter: Reporter) -> Run:
     run, test = work.run, work.test
     # only what an absolute form will ask for, and only until it has: it is as large as the texts
     pace, known = seconds_per_token(work.classifier, test), Known(one.absolute_of for _, one, _, _ in work.walks)
-    for name, one, seed, rows in work.walks:
+    for walk in work.walks:
+        name, one, _, rows = walk
         begun = (run.measurements / name).is_dir()
         seconds = None if begun else estimated_seconds(one, test, rows, pace)
         if seconds is not None and seconds > WORTH_SAYING:
             reporter.note(f"{name} on {len(rows)} texts will take about {duration(seconds)}.")
-        target = work.options.target
-        _measure_one(run, work.classifier, test, name, one, seed, rows, target, work.masf, known, reporter)
+        _measure_one(work, walk, known, reporter)
     store_faithfulness(run, test, [name for name, *_ in work.walks], work.masf)
     if run.judgements.is_dir():
         store_agreement(run)  # of other judges with these curves, which may be another now
@@ -248,11 +248,11 @@ def measure_part(
     with only_one(run.path, together=True):
         classifier, test, masf = _loaded(str(path), settings["weights"], options.by, options.chunk)
         classifier.room.tell = reporter.warn
-        for walk, one, seed, rows in _walks(options, distinct(options.measures, classifier), test):
-            if name in (walk, walk.split(".")[0]):
-                _measure_one(
-                    run, classifier, test, walk, one, seed, rows, options.target, masf, Known(()), reporter, part, parts
-                )
+        walks = _walks(options, distinct(options.measures, classifier), test)
+        work = _Work(run, options, classifier, test, masf, walks)
+        for walk in walks:
+            if name in (walk[0], walk[0].split(".")[0]):
+                _measure_one(work, walk, Known(()), reporter, part, parts)
 
 
 @functools.lru_cache(maxsize=1)  # a process that measures several parts of a run loads its model and texts once
@@ -292,31 +292,18 @@ def distinct(
     return measures
 
 
-def _measure_one(
-    run: Run,
-    classifier: Classifier,
-    test: Encoded,
-    name: str,
-    one: ImportanceMeasure,
-    seed: int,
-    rows: Ints,
-    target: str,
-    masf: MaSF | None,
-    known: "Known",
-    reporter: Reporter,
-    part: int = 0,
-    parts: int = 1,
-) -> None:
+def _measure_one(work: _Work, walk: Walk, known: "Known", reporter: Reporter, part: int = 0, parts: int = 1) -> None:
     """Measure one importance measure on the rows, leaving out the batches that are done, or of another part."""
+    name, one, seed, rows = walk
     with reporter.bar(name, len(rows)) as advance:
-        for number, batch in enumerate(test.batches(TOKENS_AT_ONCE, rows)):
-            shard = shard_of(run, name, number)
+        for number, batch in enumerate(work.test.batches(TOKENS_AT_ONCE, rows)):
+            shard = shard_of(work.run, name, number)
             if number % parts == part and not is_done(shard, reporter.warn):
                 shard.parent.mkdir(parents=True, exist_ok=True)
                 # another form of a measure under its name, as with fewer steps, neither gives nor takes
                 shared = _known_by_name(one)
                 watch = Stopwatch(one, known.pop(one.absolute_of, number) if shared else None)
-                table = _walk_table(classifier, batch, watch, seed, target, masf)
+                table = _walk_table(work.classifier, batch, watch, seed, work.options.target, work.masf)
                 write_bytes(shard, parquet(table))
                 known.keep(one.name, number, watch.first if shared else None)
             advance(len(batch))
