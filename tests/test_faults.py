@@ -478,11 +478,11 @@ def test_another_config_model_or_data_under_old_results_is_refused_in_words(run,
         MeasureOptions(measures=("grad-l2",), rows=30, random_runs=2, target="predicted"),
         MeasureOptions(measures=("grad-l2",), rows=30, random_runs=2, seed=1),
     ):
-        with pytest.raises(InputError, match=r"holds measurements with another .*Use the same settings"):
+        with pytest.raises(InputError, match=r"holds results with another .*Use the same settings"):
             measure(run.path, options)
     config = json.loads((run.path / "config.json").read_text())
     for changed, words in (
-        ({"max_length": 4}, "holds measurements with another max_length"),
+        ({"max_length": 4}, "holds results with another max_length"),
         ({"data": {**config["data"], "seed": 5}}, "data of .* has changed since the run was made"),
     ):
         (run.path / "config.json").write_text(json.dumps({**config, **changed}))
@@ -490,7 +490,7 @@ def test_another_config_model_or_data_under_old_results_is_refused_in_words(run,
             measure(run.path, MEASURED)
     (run.path / "config.json").write_text(json.dumps(config))
     files.write_bytes(run.model_folder / "model.safetensors", other_weights(run))
-    with pytest.raises(InputError, match="holds measurements with another weights"):
+    with pytest.raises(InputError, match="holds results with another weights"):
         measure(run.path, MEASURED)
 
 

@@ -12,7 +12,7 @@ import torch
 from conftest import sentiment_rows
 from safetensors.torch import load_file
 
-from faithmeter import DataSpec, InputError, Run, TrainingOptions, train
+from faithmeter import DataSpec, InputError, Run, TrainingOptions, settings, train
 from faithmeter.classifier import Classifier
 from faithmeter.files import write_json, write_jsonl
 from faithmeter.importance import as_measure
@@ -150,6 +150,14 @@ def test_measure_keeps_one_whole_measurement_at_a_time_and_no_explanation_longer
     assert not waiting[0].said
 
 
+class Told(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
 class StopAfter(Silent):
     def __init__(self, texts):
         self.left = texts
@@ -191,6 +199,84 @@ def test_other_settings_are_not_mixed_with_stored_measurements(run):
     measure(run.path, MeasureOptions(measures=("loo-abs",), rows=5, random_runs=1, without_check=True))
     with pytest.raises(InputError, match="another target"):
         measure(run.path, MeasureOptions(measures=("loo-abs",), rows=5, target="predicted", without_check=True))
+
+
+def test_one_more_measure_stands_beside_those_that_were_measured_before(run):
+    options = {"rows": 20, "without_check": True}
+    measure(run.path, MeasureOptions(measures=("loo-signed",), random_runs=3, **options))
+    before = {row["measure"]: row for row in run.results if row["kind"] == "acu"}
+    measure(run.path, MeasureOptions(measures=("grad-l2",), random_runs=2, **options))
+    after = {row["measure"]: row for row in run.results if row["kind"] == "acu"}
+    assert list(after) == ["loo-signed", "grad-l2"]
+    assert after["loo-signed"] == before["loo-signed"]  # its baseline of three random runs stays, too
+    assert {row["measure"] for row in run.results if row["kind"] == "acu_behind_best"} == set(after)
+    assert run.measure_to_use == "loo-signed"
+    together = run.results
+    other = Run(shutil.copytree(run.path, run.path.with_name("other")))
+    measure(other.path, MeasureOptions(measures=("loo-signed", "grad-l2"), random_runs=3, **options))
+    assert other.results == together
+
+
+def test_a_measure_that_was_begun_and_not_finished_is_left_out_and_told_of(run, monkeypatch):
+    monkeypatch.setattr("faithmeter.jobs.measuring.TOKENS_AT_ONCE", 60)
+    options = MeasureOptions(measures=("loo-signed",), rows=30, random_runs=1, without_check=True)
+    with pytest.raises(KeyboardInterrupt):
+        measure(run.path, options, reporter=StopAfter(40))
+    told = Told()
+    measure(run.path, dataclasses.replace(options, measures=("grad-l2",)), reporter=told)
+    assert [row["measure"] for row in run.results if row["kind"] == "acu"] == ["grad-l2"]
+    assert any(note.startswith("loo-signed was begun and not finished") for note in told.notes)
+    measure(run.path, options)
+    assert {row["measure"] for row in run.results if row["kind"] == "acu"} == {"loo-signed", "grad-l2"}
+
+
+def test_measurements_that_lost_their_settings_are_not_taken_over(run):
+    options = MeasureOptions(measures=("loo-abs",), rows=5, random_runs=1, without_check=True)
+    measure(run.path, options)
+    (run.measurements / "settings.json").unlink()
+    with pytest.raises(InputError, match=r"settings.json, which says what they were made with, is gone.*remove"):
+        measure(run.path, dataclasses.replace(options, target="predicted", seed=1))
+    shutil.rmtree(run.measurements)
+    measure(run.path, dataclasses.replace(options, target="predicted", seed=1))
+
+
+def test_another_release_goes_on_with_what_is_stored_and_another_format_does_not(run, monkeypatch):
+    options = MeasureOptions(measures=("loo-abs",), rows=5, random_runs=1, without_check=True)
+    measure(run.path, options)
+    with monkeypatch.context() as patched:
+        patched.setattr(settings.metadata, "version", lambda _: "0.9.9")
+        measure(run.path, dataclasses.replace(options, measures=("grad-l2",)))
+    assert run.measurement_settings["faithmeter"] == "0.9.9"  # kept for whoever reads
+    monkeypatch.setattr(measuring, "FORMAT", measuring.FORMAT + 1)
+    with pytest.raises(InputError, match="another format"):
+        measure(run.path, options)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_a_model_that_changed_in_a_byte_does_not_go_on_under_old_results(run, file):
+    options = MeasureOptions(measures=("loo-abs",), rows=5, random_runs=1, without_check=True)
+    measure(run.path, options)
+    changed = run.model_folder / file
+    changed.write_bytes(changed.read_bytes().rstrip() + b" ")
+    for use in (lambda: measure(run.path, options), lambda: explain(run.path, ["good film"])):
+        with pytest.raises(InputError, match=rf"{file} is damaged: it is not what was written"):
+            use()
+    for sum_ in run.model_folder.glob(".*.sum"):  # as versions before wrote it
+        sum_.unlink()
+    with pytest.raises(InputError, match="another tokenizer_and_config"):
+        measure(run.path, options)
+
+
+def test_a_run_of_a_version_that_kept_no_hash_of_the_tokenizer_is_measured_further(run):
+    options = MeasureOptions(measures=("loo-abs",), rows=5, random_runs=1, without_check=True)
+    measure(run.path, options)
+    file = run.measurements / "settings.json"
+    stored = json.loads(file.read_text())
+    del stored["tokenizer_and_config"], stored["asked"]["functions"]
+    file.write_text(json.dumps(stored))
+    measure(run.path, dataclasses.replace(options, measures=("grad-l2",)))
+    assert {row["measure"] for row in run.results if row["kind"] == "acu"} == {"loo-abs", "grad-l2"}
+    assert run.measurement_settings["tokenizer_and_config"] == run.tokenizer_and_config
 
 
 def test_a_function_of_the_users_own_is_measured_like_any_other(run):
@@ -389,6 +475,9 @@ def test_what_other_judges_say_of_few_trainings_has_an_interval_that_holds(measu
     for seed, value in enumerate((0.01, 0.02, 0.09)):
         run = Run(shutil.copytree(measured.path, tmp_path / str(seed)))
         kinds = {"audit_erasure_sufficiency": "sufficiency", "audit_fidelity_never_flips": "never_flips"}
+        run.store_results((), [Result("transfer", 1 - 2 * value / 10, "accuracy", "test", None, 5, detail="here")])
+        correlated = Result("audit_randomisation_cascading", 1 - value, "cascading", "test", None, 5, "loo-signed")
+        run.store_results((), [correlated])
         run.store_results((), [Result(k, value, metric, "test", None, 5, "loo-signed") for k, metric in kinds.items()])
         runs.append(run)
     row = find(pool(runs), "audit_erasure_sufficiency", "loo-signed")
@@ -396,6 +485,11 @@ def test_what_other_judges_say_of_few_trainings_has_an_interval_that_holds(measu
     assert (row["low"], row["high"]) == pytest.approx((-0.0683, 0.1483), abs=1e-4)
     share = find(pool(runs), "audit_fidelity_never_flips", "loo-signed")
     assert (share["low"], share["high"]) == pytest.approx((0, 0.1483), abs=1e-4)  # no share is below 0
+    # no accuracy and no correlation is above 1: 0.992 ± 4.303 · 0.008718 / √3, and 0.96 ± 0.1083
+    reached = find(pool(runs), "transfer", detail="here")
+    assert (reached["low"], reached["high"]) == pytest.approx((0.9703, 1), abs=1e-4)
+    agreed = find(pool(runs), "audit_randomisation_cascading", "loo-signed")
+    assert (agreed["low"], agreed["high"]) == pytest.approx((0.8517, 1), abs=1e-4)
 
 
 def test_every_measure_lies_some_way_behind_the_most_faithful_one(measured):
@@ -535,6 +629,8 @@ def test_a_measure_of_a_built_in_name_that_is_another_is_measured_anew(run):
     )
     measure(run.path, MeasureOptions(measures=(reversed_,), **options))
     assert next(row["value"] for row in run.results if row["kind"] == "acu") < 0 < honest
+    measure(run.path, MeasureOptions(measures=("loo-signed",), **options))
+    assert next(row["value"] for row in run.results if row["kind"] == "acu") == honest
 
 
 def test_the_same_run_twice_is_not_two_runs(measured):

@@ -21,13 +21,15 @@ from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
 from faithmeter.jobs import MeasureOptions, RoarOptions, roar, synthetic_roar
 from faithmeter.jobs.reporting import _commands, _examples
 from faithmeter.jobs.summarising import confidence_of_pairs
-from faithmeter.reports import figures, words
+from faithmeter.reports import card, figures, words
 from faithmeter.reports.card import model_card
 from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
 from faithmeter.reports.page import render_page
 from faithmeter.reports.roar import Retrained, leaks, retrained_sections
 from faithmeter.reports.roar import verdict as retraining_verdict
 from faithmeter.results import Result, find, most_faithful
+from faithmeter.training import config as config_of_training
+from faithmeter.training.strategy import STRATEGIES, Strategy
 
 NASTY = "</script><img src=x onerror=alert(1)>\u202e"
 
@@ -265,6 +267,18 @@ def test_the_model_folder_has_a_card_that_grows_with_what_is_known(measured, tmp
     found = {"text": "good film"}
     exec(code.replace("print", "found ="), found)
     assert found["found"].predicted == "positive<i>"
+
+
+def test_the_card_names_the_strategy_and_the_optimiser_that_were_used(measured, tmp_path, monkeypatch):
+    fresh = shutil.copytree(measured.path, tmp_path / "fresh")
+    config = json.loads((fresh / "config.json").read_text())
+    rows = {**STRATEGIES, "alternating": Strategy(3, "a classifier of which every third text was masked")}
+    for module in (card, config_of_training):
+        monkeypatch.setattr(module, "STRATEGIES", rows)
+    for strategy, row in rows.items():
+        config["training"] |= {"strategy": strategy, "optimizer": "amsgrad"}
+        (fresh / "config.json").write_text(json.dumps(config))
+        assert f"{row.makes}. Trained from small with AMSGrad," in model_card(Run(fresh))
 
 
 def test_the_best_of_many_measures_that_are_all_random_is_rarely_recommended_nor_called_better():

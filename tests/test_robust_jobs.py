@@ -68,6 +68,13 @@ def test_the_command_takes_losses_and_strengths(data, tmp_path, faithmeter):
     assert "igr" in said
     training = Run(tmp_path / "run").config.training
     assert (training.robust, training.igr_weight, training.guided_share) == (("igr", "explanation-guided"), 0.01, 0.3)
+    assert "explanation-guided training flattens attention" in " ".join(said.split())
     code, said = faithmeter("train", tmp_path / "other", *named, "--robust", "vatt")
     assert (code, "There is no robust training 'vatt'" in said) == (2, True)
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_the_help_says_that_explanation_guided_training_flattens_attention(faithmeter, command):
+    _, printed = faithmeter(command, "--help")
+    assert "flattens attention" in " ".join(printed.replace("│", " ").split())

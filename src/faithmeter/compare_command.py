@@ -17,8 +17,8 @@ def compare(
     ways: Annotated[
         str | None,
         typer.Option(
-            help="plain, masked, robust, explanation-guided, adversarial, combined, or spelt as masked+vat; several "
-            "with commas.  [default: those six]"
+            help="plain, masked, robust, explanation-guided (whose loss, as it is, flattens attention), adversarial, "
+            "combined, or spelt as masked+vat; several with commas.  [default: those six]"
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas: each way is trained with each.")] = "0",

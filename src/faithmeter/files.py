@@ -129,8 +129,11 @@ def read_jsonl(path: Path, remedy: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill, which takes the place of `path` only when all of it is written."""
+def new_folder(path: Path, *, sum_all: bool = False) -> Iterator[Path]:
+    """Yield a folder to fill, which takes the place of `path` only when all of it is written.
+
+    Results in it get their checksums; `sum_all` means every file, as of a model, whose answers depend on each.
+    """
     temporary = path.with_name(f".{path.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed while it wrote
     temporary.mkdir(parents=True)
@@ -139,7 +142,8 @@ def new_folder(path: Path) -> Iterator[Path]:
         for file in [file for file in temporary.rglob("*") if file.is_file()]:
             with file.open("rb") as written:
                 os.fsync(written.fileno())
-                if file.name.endswith(SUMMED) and not _sum_file(file).exists():  # written by another library
+                summed = file.name.endswith(SUMMED) or (sum_all and not file.name.startswith("."))
+                if summed and not _sum_file(file).exists():  # written by another library
                     write_bytes(_sum_file(file), hashlib.file_digest(written, "sha256").hexdigest().encode())
         shutil.rmtree(path, ignore_errors=True)
         temporary.replace(path)

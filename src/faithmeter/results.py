@@ -5,6 +5,28 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 Row = Mapping[str, Any]
+Bounds = tuple[float, float]
+INFINITE = float("inf")
+_SHARE, _CORRELATION, _COUNT, _ANY = (0.0, 1.0), (-1.0, 1.0), (0.0, INFINITE), (-INFINITE, INFINITE)
+# Between what any number of a metric lies, and so must the ends of its interval.
+BOUNDS: Mapping[str, Bounds] = {
+    **dict.fromkeys(("accuracy", "macro-f1", "micro-f1", "share", "p"), _SHARE),
+    **dict.fromkeys(("matthews", "spearman", "rank_correlation", "cascading", "independent"), _CORRELATION),
+    **dict.fromkeys(("seconds", "tokens", "texts", "queries"), _COUNT),
+    # of judges: differences of two probabilities, shares of texts or tokens, cosine distances
+    **dict.fromkeys(("sufficiency", "comprehensiveness", "probability_change"), (-1.0, 1.0)),
+    **dict.fromkeys(
+        ("norm_sufficiency", "norm_comprehensiveness", "sufficiency_outside", "comprehensiveness_outside",
+         "tokens_to_flip", "never_flips", "masked_until_flip", "flip_outside", "outside", "held", "top_overlap",
+         "chance_overlap", "same_answer", "overlap", "mean_rank", "precision_at_truth", "average_precision",
+         "rank_change", "random_rank_change"),
+        _SHARE,
+    ),
+    **dict.fromkeys(("drift", "distance_to_data"), (0.0, 2.0)),
+    **dict.fromkeys(("top_k_sum_change", "random_top_k_sum_change"), _ANY),
+}  # fmt: skip
+# kinds that are a difference of two numbers of their metric
+DIFFERENCES = ("acu", "acu_behind_best", "performance_difference", "select_above_random")
 Rows = Sequence[Row]
 
 
@@ -35,6 +57,19 @@ class Result:
     def as_row(self) -> dict[str, Any]:
         """Return the result as a line of `results.jsonl`; a number that does not exist (nan) is None there."""
         return {**asdict(self), "value": None if self.value != self.value else self.value}
+
+
+def within_bounds(interval: Bounds | None, kind: str, metric: str) -> Bounds | None:
+    """Return an interval without what no number of its kind and metric can be: no accuracy is above 1.
+
+    Student's interval does not know where a number ends. RACU is a ratio, and ends nowhere.
+    """
+    if interval is None or kind == "racu":
+        return interval
+    low, high = BOUNDS.get(metric, _ANY)
+    if kind in DIFFERENCES:
+        low, high = low - high, high - low
+    return max(low, interval[0]), min(high, interval[1])
 
 
 def rows_of(rows: Rows, kind: str, measure: str | None = None) -> list[Row]:

@@ -34,10 +34,12 @@ from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF
 from faithmeter.results import Result, most_faithful
 from faithmeter.training import TrainingConfig
+from faithmeter.training.strategy import STRATEGIES
 from faithmeter.units import TOKEN
 
 FORMAT = 1
 MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
+BESIDE_WEIGHTS = ("*.json", "*.txt", "*.model")  # config and tokenizer, as transformers names their files
 DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
 
 
@@ -75,7 +77,7 @@ class RunConfig:
     @property
     def knows_masks(self) -> bool:
         """Whether the model was trained on masked text."""
-        return self.masked_before if self.training is None else self.training.strategy != "plain"
+        return self.masked_before if self.training is None else STRATEGIES[self.training.strategy].every > 0
 
     @property
     def seed(self) -> int:
@@ -180,6 +182,14 @@ class Run:
         return digest.hexdigest()[:16]
 
     @property
+    def tokenizer_and_config(self) -> str:
+        """A hash of the model's other files, on which an answer depends as much as on the weights."""
+        digest = hashlib.sha256()
+        for file in sorted(file for pattern in BESIDE_WEIGHTS for file in self.model_folder.glob(pattern)):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        return digest.hexdigest()[:16]
+
+    @property
     def checked(self) -> bool:
         """Whether the run has an in-distribution test that was brought to its end."""
         return self.in_distribution_folder.is_dir() and any(row["kind"].startswith("check_") for row in self.results)
@@ -248,7 +258,7 @@ class Run:
 
     def store_model(self, classifier: Classifier) -> None:
         """Store the model that everything later is measured on."""
-        with new_folder(self.model_folder) as folder:
+        with new_folder(self.model_folder, sum_all=True) as folder:
             classifier.save(folder)
 
     @property

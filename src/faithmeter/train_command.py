@@ -49,7 +49,8 @@ def train(
     robust: Annotated[
         str | None,
         typer.Option(
-            help="What to add to the loss or the data, with commas: igr, vat, explanation-guided, adversarial."
+            help="What to add to the loss or the data, with commas: igr, vat, explanation-guided (whose loss, as it "
+            "is, flattens attention), adversarial."
         ),
     ] = None,
     igr_weight: Annotated[float | None, typer.Option(help="Of the squared input gradient.  [default: 0.001]")] = None,

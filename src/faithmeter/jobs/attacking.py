@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.attack import AFTER, BEFORE, KIND, QUERIES, SUCCESS, UNTRIED, WORDS
 from faithmeter.results import Result
 from faithmeter.run import Run
+from faithmeter.settings import of_model
 from faithmeter.statistics import mean_interval
 
 ROWS = 200
 AGAIN = "`faithmeter attack`, asked as before, attacks the texts again."
+FORMAT = 1  # of the stored columns
 SETTINGS = b"faithmeter"  # the key of the settings in the file's own metadata
 
 
@@ -59,8 +60,7 @@ def _attack(run: Run, rows: int, kinds: Sequence[str], budget: float, seed: int,
             classifier, texts, contexts, labels, kinds=kinds, budget=budget, seed=seed, rows=order, progress=advance
         )
     settings = {
-        "rows": rows, "kinds": ",".join(kinds), "budget": budget, "seed": seed, "weights": run.weights,
-        "faithmeter": metadata.version("faithmeter"),
+        "rows": rows, "kinds": ",".join(kinds), "budget": budget, "seed": seed, **of_model(run, FORMAT),
     }  # fmt: skip
     columns = {
         "row": order,

@@ -5,12 +5,10 @@ Every judged batch is a file, so an audit that was stopped goes on where it was,
 
 import dataclasses
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +45,11 @@ from faithmeter.performance import performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.audit import SOLVED
 from faithmeter.run import Run
+from faithmeter.settings import of_model, require_same
 from faithmeter.training import TrainingConfig, fine_tune
 from faithmeter.training.config import ADVERSARIAL
 
+FORMAT = 1  # of the stored columns; other formats do not mix with it
 TOKENS_AT_ONCE = 1024  # of text: what is lost when an audit is killed
 ASK_AGAIN = ("erasure", "fidelity", "sparsity", "drift")  # for explanations that were made for others
 KNOWN_TOKEN_ROWS = 4000  # to learn the known token from: plenty for one word
@@ -283,7 +283,7 @@ def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporte
         reporter=reporter,
     )
     reached = performance("accuracy", test.labels, classifier.predict(test).argmax(dim=-1).cpu().numpy())
-    with new_folder(folder / "model") as new:
+    with new_folder(folder / "model", sum_all=True) as new:
         classifier.save(new)
         write_json(new / KNOWN_TOKEN, {"accuracy": reached, "rows": len(test)})
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -318,8 +318,7 @@ def _same_settings(run: Run, judge: Judge, options: AuditOptions, bench: Bench) 
     settings: dict[str, Any] = {
         "rows": options.rows or judge.rows,
         "seed": options.seed,
-        "weights": run.weights,
-        "faithmeter": metadata.version("faithmeter"),
+        **of_model(run, FORMAT),
     }
     if judge.name == "other-seed":
         assert options.other is not None
@@ -333,15 +332,7 @@ def _same_settings(run: Run, judge: Judge, options: AuditOptions, bench: Bench) 
     if judge.name == "plausibility":
         assert bench.truth is not None
         settings |= {"rationales": options.rationales, "marks": hashlib.sha256(bench.truth.tobytes()).hexdigest()[:16]}
-    file = folder / "settings.json"
-    if file.exists():
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        differing = [key for key in settings if stored.get(key) != settings[key]]
-        if differing:
-            raise InputError(
-                f"{folder} holds judgements with another {' and '.join(differing)}, which do not compare with these. "
-                f"Use the same settings ({stored}), or remove {folder} first."
-            )
+    require_same(folder, run.judgement_settings.get(judge.name, {}), settings)
     # where the other run is may change, if its weights do not
     return settings | ({"other": str(options.other)} if judge.name == "other-seed" else {})
 

@@ -8,10 +8,9 @@ import dataclasses
 import functools
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,13 @@ from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMea
 from faithmeter.in_distribution import MaSF
 from faithmeter.jobs.audit_summary import store_agreement
 from faithmeter.jobs.estimating import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
-from faithmeter.jobs.summarising import parquet, store_faithfulness
+from faithmeter.jobs.summarising import measured_texts, parquet, store_faithfulness
 from faithmeter.jobs.training import encode
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.words import trusted
 from faithmeter.run import Run
+from faithmeter.settings import differing, of_model, require_same
 from faithmeter.units import CHUNK, CHUNKED, TOKEN, Explain, even_shares, require_units, with_units
 from faithmeter.workers import cores, one_thread, work_through
 
@@ -136,10 +136,11 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
     classifier, splits = run.classifier(), run.data()
     measures = distinct(options.measures, classifier)
     test = in_units(encode(classifier, splits.test, "test", reporter), classifier, splits.test, options)
+    functions = run.measurement_settings.get("asked", {}).get("functions", ())
     _require_same_settings(run, options, measures)
     for one in measures:
-        # a function may have changed under its name, so what it said before is not kept
-        if not _known_by_name(one):
+        # a function may have changed under its name, and does not answer for the measure of the table
+        if not _known_by_name(one) or one.name in functions:
             shutil.rmtree(run.measurements / one.name, ignore_errors=True)
     return _Work(run, options, classifier, test, masf, _walks(options, measures, test))
 
@@ -156,10 +157,32 @@ def _measure(work: _Work, reporter: Reporter) -> Run:
         if seconds is not None and seconds > WORTH_SAYING:
             reporter.note(f"{name} on {len(rows)} texts will take about {duration(seconds)}.")
         _measure_one(work, walk, known, reporter)
-    store_faithfulness(run, test, [name for name, *_ in work.walks], work.masf)
+    store_faithfulness(run, test, _finished(work, reporter), work.masf)
     if run.judgements.is_dir():
         store_agreement(run)  # of other judges with these curves, which may be another now
     return run
+
+
+def _finished(work: _Work, reporter: Reporter) -> list[str]:
+    """Return every walk that is measured to its end: those of earlier calls, and those of this one.
+
+    All were made with the same settings, so their rows stand beside one another; one more measure takes none away.
+    """
+    named = [name for name, *_ in work.walks]
+    asked = work.run.measurement_settings["asked"]
+    at_random = [f"random.{number}" for number in range(asked["random_runs"])]
+    folders = sorted(folder.name for folder in work.run.measurements.iterdir() if folder.is_dir())
+    finished = []
+    for name in dict.fromkeys((*at_random, *asked["measures"], *folders)):
+        folder, rows = work.run.measurements / name, len(_rows_of(name.split(".")[0], work.options, work.test))
+        if name in named:
+            finished.append(name)
+        elif folder.is_dir() and is_done(folder, reporter.warn):
+            if measured_texts(folder) == rows:
+                finished.append(name)
+            else:
+                reporter.note(f"{name} was begun and not finished, so it is left out: name it to go on with it.")
+    return finished
 
 
 def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> bool:
@@ -209,15 +232,17 @@ def _measure_piece(path: str, options: MeasureOptions, piece: tuple[str, int, in
 
 def _walks(options: MeasureOptions, measures: Sequence[ImportanceMeasure], test: Encoded) -> list[Walk]:
     """Return what is walked; the random runs come first."""
-    chosen = random_stream(options.seed, Purpose.MEASURED_ROWS).permutation(len(test))[: options.rows]
     walks = [
-        (f"random.{number}", IMPORTANCE_MEASURES["random"], options.seed + number, chosen)
+        (f"random.{number}", IMPORTANCE_MEASURES["random"], options.seed + number, _rows_of("random", options, test))
         for number in range(options.random_runs)
     ]
-    for one in measures:
-        rows = chosen[: options.beam_rows] if one.name == "beam" else chosen
-        walks.append((one.name, one, options.seed, rows))
-    return walks
+    return walks + [(one.name, one, options.seed, _rows_of(one.name, options, test)) for one in measures]
+
+
+def _rows_of(measure: str, options: MeasureOptions, test: Encoded) -> Ints:
+    """Return the texts that a measure is measured on."""
+    chosen = random_stream(options.seed, Purpose.MEASURED_ROWS).permutation(len(test))[: options.rows]
+    return chosen[: options.beam_rows] if measure == "beam" else chosen
 
 
 def begin_measuring(path: str | Path, options: MeasureOptions) -> None:
@@ -242,7 +267,7 @@ def measure_part(
     """
     run = Run(path)
     settings = _settings(run, options)
-    if not run.measurement_settings or _differing(run, settings):
+    if not run.measurement_settings or differing(run.measurement_settings, settings):
         raise InputError(f"{path} is not measured with these settings: `begin_measuring` stores them, once, before.")
     reporter = reporter or Silent()
     with only_one(run.path, together=True):
@@ -393,34 +418,22 @@ def _settings(run: Run, options: MeasureOptions) -> dict[str, Any]:
     """Return what all measurements of a run have in common."""
     settings = {"target": options.target, "rows": options.rows, "beam_rows": options.beam_rows, "seed": options.seed}
     settings |= {"by": options.by, "chunk": options.chunk if options.by == CHUNKED else None}
-    settings |= {"checked": run.checked, "weights": run.weights, "max_length": run.config.max_length}
+    settings |= {"checked": run.checked, "max_length": run.config.max_length}
     settings["in_distribution"] = sum_of(run.in_distribution_folder) if run.checked else None
-    return settings | {"faithmeter": metadata.version("faithmeter"), "format": FORMAT}
-
-
-def _differing(run: Run, settings: Mapping[str, Any]) -> list[str]:
-    """Return what the stored measurements of a run were made with otherwise; nothing where there are none.
-
-    Earlier versions did not keep the last two, which are then taken to be the same.
-    """
-    stored = run.measurement_settings
-    known = {name: settings[name] for name in ("max_length", "in_distribution")} | stored
-    return [name for name in settings if known.get(name) != settings[name]] if stored else []
+    return settings | of_model(run, FORMAT)
 
 
 def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence[ImportanceMeasure]) -> None:
-    """Refuse to mix measurements of other settings or other weights with those that are stored."""
-    settings = _settings(run, options)
-    # how it was asked, for the report to repeat; these may differ from one call to the next
+    """Refuse to mix measurements of other settings or another model with those that are stored."""
+    settings, stored = _settings(run, options), run.measurement_settings
+    require_same(run.measurements, stored, settings)
+    # how it was asked in all calls together, for the report to repeat
+    before, named = stored.get("asked", {}), [one.name for one in measures]
+    functions = {name for name in before.get("functions", ()) if name not in named}
     asked = {
-        "measures": [one.name for one in measures],
-        "random_runs": options.random_runs,
+        "measures": list(dict.fromkeys((*before.get("measures", ()), *named))),
+        "functions": sorted(functions | {one.name for one in measures if not _known_by_name(one)}),
+        "random_runs": max(before.get("random_runs", 0), options.random_runs),
         "without_check": options.without_check,
     }
-    differing = _differing(run, settings)
-    if differing:
-        raise InputError(
-            f"{run.path} holds measurements with another {' and '.join(differing)}, which do not compare with these. "
-            f"Use the same settings ({run.measurement_settings}), or remove {run.measurements} first."
-        )
     run.store_measurement_settings({**settings, "asked": asked})

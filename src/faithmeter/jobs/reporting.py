@@ -32,13 +32,15 @@ from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sec
 from faithmeter.results import Rows, most_faithful
 from faithmeter.roar_run import RoarRun
 from faithmeter.run import MEASURE_AGAIN, Run, RunConfig, is_roar
+from faithmeter.settings import BEFORE
 from faithmeter.units import CHUNK, CHUNKED, TOKEN
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
 ATTACK_OPTIONS = ("rows", "kinds", "budget", "seed")
 AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget", "other")
-OF_ONE_RUN = ("weights", "other", "other_weights")  # what judges worked with that differs from seed to seed
+# settings that differ from seed to seed, or from release to release, without making results that do not compare
+OF_ONE_RUN = ("weights", "tokenizer_and_config", "faithmeter", "other", "other_weights")
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 
 
@@ -101,12 +103,14 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
         asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "by", "chunk", "checked")}
         # each training has weights of its own, and the in-distribution test that was fitted to them the run's seed
         asked |= {
-            judge: {name: str(value).removesuffix(f", seed {_seed(run)}") for name, value in found.items()}
+            judge: {
+                name: str(value).removesuffix(f", seed {_seed(run)}") for name, value in {**BEFORE, **found}.items()
+            }
             | dict.fromkeys(OF_ONE_RUN)
             for judge, found in run.judgement_settings.items()
         }
-        asked |= {"select": {**run.selection_settings, "weights": None}}
-        asked |= {"attack": {**attack_settings(run), "weights": None}}
+        for job, found in (("select", run.selection_settings), ("attack", attack_settings(run))):
+            asked |= {job: {**BEFORE, **found} | dict.fromkeys(OF_ONE_RUN)}
         groups[repr((config, asked))].append(run)
     titled: dict[str, list[Run]] = {}
     for same in groups.values():

@@ -360,7 +360,7 @@ def _train_and_test(run: RoarRun, node: Node, splits: Tokenised, folder: Path) -
     predicted = classifier.predict(splits["test"]).argmax(dim=-1).cpu().numpy()
     save_masks(folder, splits)
     if node.kind == UNMASKED or (node.kind == RECURSIVE and node.step < last_step(config.steps)):
-        with new_folder(folder / "model") as model:
+        with new_folder(folder / "model", sum_all=True) as model:
             classifier.save(model)
     reached = performance(config.metric, splits["test"].labels, predicted)
     found = {"performance": reached, "rows": len(splits["test"]), "seconds_training": seconds}

@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,14 @@ from faithmeter.masking import Purpose, random_stream
 from faithmeter.performance import Floats, performance, weighted_performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.select import ABOVE_RANDOM, FULL, KINDS, SELECT, TRAINED_ON
-from faithmeter.results import Result, most_faithful
+from faithmeter.results import Result, most_faithful, within_bounds
 from faithmeter.run import DEFAULT_MEASURE, Run
+from faithmeter.settings import of_model, require_same
 from faithmeter.statistics import Weights, bca_interval, student_interval
 from faithmeter.training import TrainingConfig, fine_tune
 from faithmeter.training.curriculum import ROWS_PER_EPOCH
 
+FORMAT = 1  # of what is stored; other formats do not mix with it
 TEXTS_AT_ONCE = 500  # whose explanations are lost when the work is killed
 RANDOM = "random"
 
@@ -179,16 +180,9 @@ def _same_settings(work: _Work) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "rows": len(work.encoded["train"]),
         "epochs": work.training.epochs,
-        "weights": work.run.weights,
-        "faithmeter": metadata.version("faithmeter"),
+        **of_model(work.run, FORMAT),
     }
-    stored = work.run.selection_settings
-    differing = [key for key in settings if stored.get(key) != settings[key]]
-    if stored and differing:
-        raise InputError(
-            f"{work.folder} holds models with another {' and '.join(differing)}, which do not compare with these. "
-            f"Use the same settings ({stored}), or remove {work.folder} first."
-        )
+    require_same(work.folder, work.run.selection_settings, settings)
     return settings
 
 
@@ -395,7 +389,7 @@ def _result(kind: str, metric: str, gold: Ints, answers: Answers, measure: str |
     values = np.array([reached(*pair)(ones)[0] for pair in answers.values()])
     several = len(values) > 1
     if several:
-        interval = student_interval(values)
+        interval = within_bounds(student_interval(values), kind, metric)
     else:
         ((only_one_, other),) = answers.values()
         interval = bca_interval(reached(only_one_, other), len(gold))

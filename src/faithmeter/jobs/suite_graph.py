@@ -31,6 +31,7 @@ from faithmeter.run import Run
 from faithmeter.units import TOKEN
 
 FORMAT = 1  # of the marks; jobs marked in another format are not taken to be done
+NO_MODEL: Mapping[str, str | None] = {"weights": None, "tokenizer_and_config": None}
 TRAIN, CHECK, MEASURE, SUMMARISE, JUDGE, SELECT = "train", "check", "measure", "summarise", "judge", "select"
 BEGIN, RETRAIN, GATHER = "begin", "retrain", "gather"  # of an experiment of retraining
 RANDOM = "random"
@@ -259,13 +260,12 @@ def read_mark(out: Path, name: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("format") == FORMAT else None
 
 
-def must_agree(job: Job, weights: str | None) -> dict[str, Any]:
+def must_agree(job: Job, model: Mapping[str, str | None]) -> dict[str, Any]:
     """Return what must be the same for a job that was done to count as done."""
     found = {
         "settings": job.settings,
         "data": job.plan.fingerprint,
-        "weights": None if job.kind == TRAIN else weights,  # a training makes them
-        "faithmeter": metadata.version("faithmeter"),
+        **(NO_MODEL if job.kind == TRAIN else model),  # a training makes it
     }
     return json.loads(json.dumps(found))  # as it is read again: JSON has no tuples
 
@@ -281,10 +281,13 @@ def stamp(out: Path, job: Job) -> str:
     return hashlib.sha256(json.dumps([job.asked, built_on], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def weights_in(out: Path, plan: Plan) -> str | None:
-    """Return the hash of a run's weights; None where it is not trained, or is an experiment of many trainings."""
+def model_in(out: Path, plan: Plan) -> Mapping[str, str | None]:
+    """Return the hashes of a run's model; none where it is not trained, or is an experiment of many trainings."""
     folder = out / plan.folder
-    return Run(folder).weights if plan.retrained is None and (folder / "model").is_dir() else None
+    if plan.retrained is not None or not (folder / "model").is_dir():
+        return NO_MODEL
+    run = Run(folder)
+    return {"weights": run.weights, "tokenizer_and_config": run.tokenizer_and_config}
 
 
 # ------------------------------------------------------------------------------------------------ doing a job
@@ -306,15 +309,16 @@ def perform(out: str, job: Job) -> None:
     place, said, started = Path(out), Noting(), time.perf_counter()
     with at_work(place):
         _DOING[job.kind](place, job, said)
-        weights = weights_in(place, job.plan)
-        agreed = must_agree(job, weights)
+        model = model_in(place, job.plan)
+        agreed = must_agree(job, model)
         mark = {
             "format": FORMAT,
             "job": job.name,
             "key": key_of_job(agreed),
             **agreed,
             "stamp": stamp(place, job),
-            "made": weights if job.kind == TRAIN else None,
+            "made": model["weights"] if job.kind == TRAIN else None,
+            "faithmeter": metadata.version("faithmeter"),
             "seconds": round(time.perf_counter() - started, 3),
             "machine": platform.node(),
             "warnings": said.warnings,

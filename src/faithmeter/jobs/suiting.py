@@ -25,6 +25,7 @@ from faithmeter.jobs.roaring import fingerprint_with
 from faithmeter.jobs.suite_estimate import pace_of, seconds_of, time_left
 from faithmeter.jobs.suite_file import Suite, read_suite, suite_text
 from faithmeter.jobs.suite_graph import (
+    NO_MODEL,
     SUMMARISE,
     TRAIN,
     Job,
@@ -32,18 +33,19 @@ from faithmeter.jobs.suite_graph import (
     jobs_of,
     key_of_job,
     mark_file,
+    model_in,
     must_agree,
     perform,
     plans,
     read_mark,
     stamp,
-    weights_in,
 )
 from faithmeter.progress import Reporter, Silent
 from faithmeter.ray_engine import RayCluster
 from faithmeter.results import Row, find, most_faithful, number
 from faithmeter.roar_run import RoarRun
 from faithmeter.run import Run
+from faithmeter.settings import differing
 from faithmeter.workers import Engine, Processes, ThisProcess, go_through, one_thread, workers_here
 
 ENGINES = ("this-process", "processes", "ray")
@@ -51,7 +53,7 @@ NAMES = {
     "settings": "settings",
     "data": "data or model files",
     "weights": "weights",
-    "faithmeter": "faithmeter version",
+    "tokenizer_and_config": "tokenizer or config",
 }
 COLUMNS = ("task", "model", "way", "seed", "kind", "measure", "masking_ratio", "tokens", "detail", "metric", "split",
            "value", "low", "high", "over", "n")  # fmt: skip
@@ -201,23 +203,23 @@ def _say_what_is_left(
 def what_is_left(out: Path, jobs: Sequence[Job]) -> tuple[list[Job], dict[str, str]]:
     """Return the jobs that are not done, and the folders that were done with something else, by what that is.
 
-    A job is done if its mark is there and says the same settings, data, weights and version, if all that it builds on
-    is done, and if nothing more is asked of it than it did. If more is, it is left, and takes over what it finds.
+    A job is done if its mark is there and says the same settings, data and model, if all that it builds on is done,
+    and if nothing more is asked of it than it did. If more is, it is left, and takes over what it finds.
     """
     left, stale, undone = list[Job](), dict[str, str](), set[str]()
-    weights = dict[str, str | None]()
+    models = dict[str, Mapping[str, str | None]]()
     for job in jobs:
         folder, mark = job.plan.folder, read_mark(out, job.name)
-        if folder not in weights:
-            weights[folder] = None if mark is None else weights_in(out, job.plan)
+        if folder not in models:
+            models[folder] = NO_MODEL if mark is None else model_in(out, job.plan)
+        weights = models[folder]["weights"]
         if mark is not None and not undone.intersection(job.needs):
-            now = must_agree(job, weights[folder])
-            differing = [NAMES[name] for name in now if mark.get(name) != now[name]]
-            if job.kind == TRAIN and weights[folder] not in (mark["made"], None):
-                differing.append(NAMES["weights"])
-            if differing:
-                stale.setdefault(folder, " and ".join(differing))
-        lost = job.kind == TRAIN and weights[folder] is None  # somebody removed the model
+            changed = [NAMES[name] for name in differing(mark, must_agree(job, models[folder]))]
+            if job.kind == TRAIN and weights not in (mark["made"], None):
+                changed.append(NAMES["weights"])
+            if changed:
+                stale.setdefault(folder, " and ".join(changed))
+        lost = job.kind == TRAIN and weights is None  # somebody removed the model
         if mark is None or lost or undone.intersection(job.needs) or mark["stamp"] != stamp(out, job):
             left.append(job)
             undone.add(job.name)

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_
 from faithmeter.masking import STEPS
 from faithmeter.reports.agreement import AGREEMENT
 from faithmeter.reports.card import model_card
-from faithmeter.results import Result, key_of, most_faithful
+from faithmeter.results import Result, key_of, most_faithful, within_bounds
 from faithmeter.run import Run
 from faithmeter.statistics import mean_interval, student_interval
 
@@ -40,7 +41,6 @@ KINDS = (
 # narrow (it holds 95 % in 3 of 4 cases), so all else has Student's interval
 WITH_INTERVAL = ("acu", "racu", "masked_performance", "performance")
 OF_STUDENT = ("audit_", "select", "attack", "transfer")
-SHARES = ("share", "flip", "flips", "outside")  # ends of metrics that lie between 0 and 1, which Student does not know
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of
 
@@ -62,6 +62,11 @@ def read_measurement(run: Run, name: str, columns: Sequence[str] | None = None) 
     table = pyarrow.concat_tables([pyarrow.parquet.read_table(shard, columns=wanted) for shard in shards])
     table = table.sort_by([("row", "ascending"), ("step", "ascending")])
     return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in columns or table.column_names}
+
+
+def measured_texts(folder: Path) -> int:
+    """Return of how many texts a walk is stored."""
+    return sum(pyarrow.parquet.read_metadata(shard).num_rows for shard in folder.glob("*.parquet")) // (STEPS + 1)
 
 
 def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF | None) -> None:
@@ -208,9 +213,7 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
         values = np.array([np.nan if row["value"] is None else row["value"] for row in same])
         interval = mean_interval(values) if key[0].startswith(WITH_INTERVAL) else None
         if key[0].startswith(OF_STUDENT):
-            interval = student_interval(values)
-            if interval is not None and same[0]["metric"].endswith(SHARES):
-                interval = max(0.0, interval[0]), min(1.0, interval[1])
+            interval = within_bounds(student_interval(values), key[0], same[0]["metric"])
         value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
         low, high = interval or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
@@ -227,7 +230,8 @@ def _pooled_leads(pooled: list[dict[str, Any]], keyed: Sequence[Mapping[Any, dic
             one["acu", best, None, None]["value"] - one["acu", row["measure"], None, None]["value"] for one in keyed
         ]
         sure = confidence_of_pairs(sum(one["kind"] == "acu" for one in pooled))
-        low, high = student_interval(np.array(differences), confidence=sure) or (None, None)
+        interval = student_interval(np.array(differences), confidence=sure)
+        low, high = within_bounds(interval, "acu_behind_best", row["metric"]) or (None, None)
         rows.append({**row, "kind": "acu_behind_best", "value": float(np.mean(differences)), "low": low, "high": high})
     return rows
 

@@ -27,11 +27,15 @@ from faithmeter.results import Result
 from faithmeter.run import Run, RunConfig, refuse_existing
 from faithmeter.tasks import Task
 from faithmeter.training import TrainingConfig, fine_tune
-from faithmeter.training.config import ADVERSARIAL
+from faithmeter.training.config import ADVERSARIAL, GUIDED
 from faithmeter.training.loop import Attack
 
 # batch size and epochs of BiLSTM-attention by task (ROAR Table 4). bAbI is given 100 epochs there and is learnt in 20.
 BILSTM_SETTINGS = {"snli": (128, 25), "babi": (50, 20), "other": (32, 8)}
+FLATTENS = (
+    "explanation-guided training flattens attention instead of leading it towards attributions (see "
+    "docs/robust-training.md): what comes of it is no test of the REGEX paper."
+)
 DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, and how many random choices of them
 
 
@@ -120,6 +124,8 @@ def train(
     )
     for note in (*splits.notes, *kept, *classifier.notes):
         reporter.note(note)
+    if GUIDED in training.robust:
+        reporter.warn(FLATTENS)
     path.mkdir(parents=True, exist_ok=True)
     with _alone(path):
         if PartialState().is_main_process:

@@ -5,6 +5,8 @@ from faithmeter.reports.content import ranked_table
 from faithmeter.reports.figures import measures
 from faithmeter.reports.formats import Table, as_markdown, plain
 from faithmeter.run import Run, RunConfig
+from faithmeter.training.config import OPTIMIZERS
+from faithmeter.training.strategy import STRATEGIES
 
 HEADER = """---
 library_name: transformers
@@ -59,14 +61,9 @@ def _what_it_is(config: RunConfig) -> str:
     if config.training is None:
         return f"A text classifier (classes: {classes}) as it came, judged by faithmeter."
     how = config.training
-    about = {
-        "masked": "a faithfulness measurable model: in training half of each mini-batch was masked at random ratios, "
-        "so that masked texts are in-distribution for it by design",
-        "only-masking": "a classifier that was trained on masked texts only",
-        "plain": "a classifier trained without masks",
-    }[how.strategy]
+    makes, optimizer = STRATEGIES[how.strategy].makes, OPTIMIZERS[how.optimizer]
     return (
-        f"A text classifier (classes: {classes}), {about}. Trained from {plain(config.model)} with AdamW, "
+        f"A text classifier (classes: {classes}), {makes}. Trained from {plain(config.model)} with {optimizer}, "
         f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}"
         + (f", with {' and '.join(how.robust)} training." if how.robust else ".")
     )

@@ -17,7 +17,7 @@ from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
 from faithmeter.reports.words import names as listed
 from faithmeter.reports.words import trusted
-from faithmeter.results import Rows, find, most_faithful, number, rows_of
+from faithmeter.results import Rows, find, most_faithful, number, rows_of, within_bounds
 from faithmeter.statistics import student_interval
 
 
@@ -143,7 +143,8 @@ def _against(first: Way, way: Way) -> str:
     said = []
     change = _differences(first, way, lambda rows: find(rows, "performance", ratio=0.0)["value"])
     if len(change):
-        said.append(f"performance {_points(change)}")
+        metric = find(first.rows, "performance", ratio=0.0)["metric"]
+        said.append(f"performance {_points(change, metric)}")
     for what in COMPARED:
         better, worse = list[str](), list[str]()
         both = [name for name in _measures([first], what) if name in _measures([way], what) and name != "random"]
@@ -163,8 +164,8 @@ def _against(first: Way, way: Way) -> str:
     )
 
 
-def _points(change: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
-    low, high = student_interval(change) or (None, None)
+def _points(change: "np.ndarray[tuple[int], np.dtype[np.float64]]", metric: str) -> str:
+    low, high = within_bounds(student_interval(change), "performance_difference", metric) or (None, None)
     sure = "" if low is None or high is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
     return f"{100 * float(change.mean()):+.1f} points{sure}"
 

@@ -19,7 +19,8 @@ ROBUST: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ADVERSARIAL: ("adversarial_share", "adversarial_budget"),
     }
 )
-OPTIMIZERS = ("adamw", "amsgrad")  # AMSGrad is Adam's form that never forgets a large gradient; the ROAR paper's
+# by name, with what people call them; AMSGrad is Adam's form that never forgets a large gradient
+OPTIMIZERS: Mapping[str, str] = MappingProxyType({"adamw": "AdamW", "amsgrad": "AMSGrad"})
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What is masked in training and in validation (FMM Sec. 3.2, App. F.1 and H). A new strategy is a row here."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -9,14 +10,32 @@ import torch
 from faithmeter.batch import TEXT, Batch, Encoded, Ints
 from faithmeter.masking import Mask, Purpose, random_ratio_mask, random_stream
 
-# the share of each mini-batch that is masked: every k-th row for 1/k
-STRATEGIES: Mapping[str, int] = MappingProxyType({"plain": 0, "masked": 2, "only-masking": 1})
+
+@dataclass(frozen=True)
+class Strategy:
+    """A training strategy: every `every`-th text of a mini-batch is masked (0: none), and what it makes, in words."""
+
+    every: int
+    makes: str
+
+
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
+    {
+        "plain": Strategy(0, "a classifier trained without masks"),
+        "masked": Strategy(
+            2,
+            "a faithfulness measurable model: in training half of each mini-batch was masked at random ratios, so that "
+            "masked texts are in-distribution for it by design",
+        ),
+        "only-masking": Strategy(1, "a classifier that was trained on masked texts only"),
+    }
+)
 VALIDATIONS = ("unmasked", "masked", "both")
 
 
 def masked_positions(strategy: str, positions: Ints) -> Mask:
     """Return which positions of the epoch are masked: none, all, or every second one, so half of a mini-batch."""
-    every = STRATEGIES[strategy]
+    every = STRATEGIES[strategy].every
     if every == 0:
         return np.zeros(len(positions), dtype=np.bool_)
     return positions % every == every - 1
