@@ -32,7 +32,7 @@ def bench_suite(
         Path | None, typer.Option(help="Folder with the files of named tasks: DIR/sst2/train.csv ...")
     ] = None,
     redo: Annotated[
-        bool, typer.Option("--redo", help="Remove what was done with other settings, data or version, and do it anew.")
+        bool, typer.Option("--redo", help="Remove what was done with other settings, data or model, and do it anew.")
     ] = False,
     estimate: Annotated[bool, typer.Option(help="Time every model on its task first.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
