@@ -12,7 +12,8 @@ import faithmeter
 PACKAGE = Path(faithmeter.__file__).parent
 # the order of the house: see docs/architecture.md
 ROOMS = (
-    "errors", "files", "heat_map", "progress", "masking", "statistics", "performance", "babi", "tables", "tasks",
+    "errors", "files", "heat_map", "progress", "masking", "statistics", "performance", "babi", "tables", "labels",
+    "tasks",
     "data", "batch", "passes", "last_layer", "fused_linear", "bilstm", "t5_encoder", "reading", "special_tokens",
     "model_source", "borrowing", "classifier", "units", "attacks.words", "attacks.neighbours", "attacks.kinds",
     "attacks.order", "attacks.search", "attacks", "word_vectors", "from_scratch", "training.strategy",

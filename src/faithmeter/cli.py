@@ -12,7 +12,7 @@ from rich.console import Console
 from faithmeter import __version__
 from faithmeter.attack_command import attack
 from faithmeter.audit_command import audit
-from faithmeter.command_options import Data, load_jobs, names, with_data_options
+from faithmeter.command_options import Data, load_jobs, names, with_data_options, with_finite_numbers
 from faithmeter.compare_command import compare
 from faithmeter.errors import InputError
 from faithmeter.printing import (
@@ -389,6 +389,10 @@ def tasks(
         return
     print_tasks(rows)
 
+
+for _command in app.registered_commands:
+    assert _command.callback is not None
+    _command.callback = with_finite_numbers(_command.callback)
 
 if __name__ == "__main__":
     main()

@@ -214,7 +214,7 @@ class Run:
     def data(self) -> Splits:
         """Load the run's data again, and refuse when it is no longer the same."""
         config = self.config
-        splits = load_splits(config.data).in_order_of(config.labels)
+        splits = load_splits(config.data, labels_known=True).in_order_of(config.labels)
         if splits is None or splits.fingerprint != config.fingerprint:
             raise InputError(
                 f"The data of {self.path} has changed since the run was made, so new results would not fit the old "

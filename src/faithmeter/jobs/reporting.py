@@ -225,7 +225,7 @@ def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = 
         protocols=config.protocols,
         rows=run.results,
         settings=[(name.replace("_", " "), str(value)) for name, value in listed.items()],
-        commands=[_command("roar", str(run.path), *_data_options(config.data), "--model", config.model, *options)],
+        commands=[_command("roar", str(run.path), *config.data.options, "--model", config.model, *options)],
         masked=masked,
         beside=beside,
     )
@@ -242,7 +242,9 @@ def _data_settings(data: DataSpec) -> dict[str, Any]:
     own = ("metric",) if data.task is None else ("metric", "text", "context", "label")
     renamed = {"seed": "seed of the data"}
     return {
-        renamed.get(name, name): value for name, value in vars(data).items() if value is not None and name not in own
+        renamed.get(name, name): value
+        for name, value in vars(data).items()
+        if value is not None and value is not False and name not in own
     }
 
 
@@ -269,20 +271,10 @@ def _command(*parts: str) -> str:
     return shlex.join(("faithmeter", *parts))
 
 
-def _data_options(data: DataSpec) -> list[str]:
-    """Return the options that name the data."""
-    return [
-        part
-        for name, value in vars(data).items()
-        if value is not None and (name, value) not in (("text", "text"), ("label", "label"), ("metric", "accuracy"))
-        for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
-    ]
-
-
 def _commands(run: Run) -> list[str]:
     """Return the commands that lead to the run."""
     config, path = run.config, str(run.path)
-    data = _data_options(config.data)
+    data = config.data.options
     check = [_command("check", path, *_check_options(run))] if run.checked else []
     if config.reference is not None:
         made = _command("transfer", config.reference, path, *data)

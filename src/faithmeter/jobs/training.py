@@ -15,7 +15,7 @@ from faithmeter.batch import Encoded, Ints
 from faithmeter.bilstm import BILSTM
 from faithmeter.classifier import Classifier, classes_of, load_classifier
 from faithmeter.data import DataSpec, Splits, load_splits
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, require_finite
 from faithmeter.files import only_one
 from faithmeter.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
 from faithmeter.in_distribution import masked_at_random
@@ -62,6 +62,9 @@ class TrainingOptions:
     adversarial_share: float | None = None
     adversarial_budget: float | None = None
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        require_finite(vars(self))
 
     def over(self, defaults: TrainingConfig) -> TrainingConfig:
         """Return the defaults with what the user said in their place."""
