@@ -15,8 +15,10 @@ RUN/select/           explanations of every text, and what models answer that ar
 """
 
 import hashlib
+import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -37,6 +39,7 @@ from faithmeter.training import TrainingConfig
 from faithmeter.units import TOKEN
 
 FORMAT = 1
+HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
 MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
 DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
 
@@ -100,9 +103,7 @@ class Run:
     def create(cls, path: str | Path, config: RunConfig) -> "Run":
         """Make a new run directory; an existing one is refused, never overwritten."""
         path = Path(path)
-        refuse_existing(path)
-        path.mkdir(parents=True, exist_ok=True)
-        write_json(path / "environment.json", environment())
+        begin(path)
         write_json(path / "config.json", {"format": FORMAT, **asdict(config)})
         return cls(path)
 
@@ -315,9 +316,35 @@ def read_config(path: Path) -> Any:  # noqa: ANN401 (of a run, an experiment, or
     return read_json(path / "config.json", "Restore it from a copy, or make a new run.")
 
 
+def begin(path: Path) -> None:
+    """Write what comes before the config.json of a run or an experiment, in place of what a killed process left of it.
+
+    The caller holds the lock of a folder that others may be beginning, too.
+    """
+    refuse_existing(path)
+    path.mkdir(parents=True, exist_ok=True)
+    for file in path.iterdir():
+        if HALF_WRITTEN.fullmatch(file.name):
+            file.unlink()
+    write_json(path / "environment.json", environment())
+
+
+def _is_of_a_beginning(file: Path) -> bool:
+    """Whether a file is surely one that is left of a beginning which was killed before the config.json was there."""
+    if file.name == LOCK or HALF_WRITTEN.fullmatch(file.name):
+        return True
+    if file.name != "environment.json":
+        return False
+    try:
+        stored = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(stored, dict) and "faithmeter" in (stored.get("packages") or ())
+
+
 def refuse_existing(path: Path) -> None:
-    """Refuse a path that already holds something."""
-    if path.is_dir() and not any(one.name != LOCK for one in path.iterdir()):
+    """Refuse a path that already holds something else than the beginning that a killed process left."""
+    if path.is_dir() and all(map(_is_of_a_beginning, path.iterdir())):
         return
     if is_roar(path):
         raise InputError(f"{path} holds a ROAR experiment, and nothing is overwritten. Choose another name.")

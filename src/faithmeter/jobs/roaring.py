@@ -181,7 +181,9 @@ def begin_roar(
         target=options.target,
         ig_steps=options.ig_steps,
     )
-    return RoarRun.create(path, config)
+    Path(path).mkdir(parents=True, exist_ok=True)
+    with only_one(Path(path)):
+        return RoarRun.create(path, config)
 
 
 def _training_defaults(model: str, task: Task) -> TrainingConfig:
