@@ -141,7 +141,7 @@ def quickstart(
     print_performance(jobs.train(path, data, model, options, reporter=reporter))
     console.print("\nIs masking in-distribution for this model?")
     verdicts = jobs.check(path, reporter=reporter)
-    print_check(verdicts, jobs.summary(verdicts, path / "model"))
+    print_check(verdicts, jobs.in_words(path, verdicts))
     console.print("\nWhich importance measure is faithful to it?")
     print_faithfulness(jobs.measure(path, measured, workers=None, reporter=reporter).results)
     (page,) = jobs.report([path], path / "report", reporter=reporter)
@@ -216,7 +216,9 @@ def check(
 @app.command()
 @with_data_options
 def measure(
-    subjects: Annotated[list[str], typer.Argument(metavar="RUN|MODEL...", help=_SUBJECT + " Several runs are pooled.")],
+    subjects: Annotated[
+        list[str], typer.Argument(metavar="RUN|MODEL...", help=_SUBJECT + " Several seeds are pooled.")
+    ],
     data: Data,
     measures: Annotated[
         str | None,
@@ -261,6 +263,8 @@ def measure(
     if run is not None and len(subjects) > 1:
         raise InputError("--run is the place for one model; give several models one by one, then their runs together.")
     paths = [_run_of(jobs, subject, data, run, masked_before, max_length, reporter) for subject in subjects]
+    if len(paths) > 1:  # before hours of work on what cannot be pooled
+        jobs.require_repetitions([jobs.Run(path) for path in paths])
     measured = []
     for path in paths:
         if len(paths) > 1:

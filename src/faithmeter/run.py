@@ -26,6 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import torch
 
 from faithmeter.classifier import Classifier, load_classifier
@@ -41,6 +42,8 @@ from faithmeter.units import TOKEN
 FORMAT = 1
 HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
 MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
+ATTACK_AGAIN = "`faithmeter attack`, asked as before, attacks the texts again."
+ATTACK_SETTINGS = b"faithmeter"  # their key in the metadata of the file of attacked texts
 DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
 
 
@@ -150,6 +153,15 @@ class Run:
     def attacks(self) -> Path:
         """The attacked test texts; there once `attack` is done."""
         return self.path / "attacks.parquet"
+
+    @property
+    def attack_settings(self) -> dict[str, Any]:
+        """What the run's texts were attacked with; empty where they were not."""
+        if not self.attacks.exists():
+            return {}
+        return json.loads(
+            pyarrow.parquet.read_schema(require_whole(self.attacks, ATTACK_AGAIN)).metadata[ATTACK_SETTINGS]
+        )
 
     @property
     def judgements(self) -> Path:

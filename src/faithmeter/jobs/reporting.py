@@ -18,8 +18,8 @@ from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import explain_text
 from faithmeter.files import require_whole, write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
-from faithmeter.jobs.attacking import attack_settings
 from faithmeter.jobs.audit_summary import drift_points
+from faithmeter.jobs.repeating import asked_of, but_the_seed, seed_of
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import words
@@ -31,14 +31,13 @@ from faithmeter.reports.parts import Example, Section
 from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
 from faithmeter.results import Rows, most_faithful
 from faithmeter.roar_run import RoarRun
-from faithmeter.run import MEASURE_AGAIN, Run, RunConfig, is_roar
+from faithmeter.run import MEASURE_AGAIN, Run, is_roar
 from faithmeter.units import CHUNK, CHUNKED, TOKEN
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
 ATTACK_OPTIONS = ("rows", "kinds", "budget", "seed")
 AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget", "other")
-OF_ONE_RUN = ("weights", "other", "other_weights")  # what judges worked with that differs from seed to seed
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 
 
@@ -97,20 +96,11 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Return the runs by title: together where they differ in the seed alone, each in its own right otherwise."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        config, settings = _but_the_seed(run), run.measurement_settings
-        asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "by", "chunk", "checked")}
-        # each training has weights of its own, and the in-distribution test that was fitted to them the run's seed
-        asked |= {
-            judge: {name: str(value).removesuffix(f", seed {_seed(run)}") for name, value in found.items()}
-            | dict.fromkeys(OF_ONE_RUN)
-            for judge, found in run.judgement_settings.items()
-        }
-        asked |= {"select": {**run.selection_settings, "weights": None}}
-        asked |= {"attack": {**attack_settings(run), "weights": None}}
-        groups[repr((config, asked))].append(run)
+        checked = run.measurement_settings.get("checked")
+        groups[repr((but_the_seed(run), asked_of(run), checked))].append(run)
     titled: dict[str, list[Run]] = {}
     for same in groups.values():
-        seeds = [_seed(run) for run in same]
+        seeds = [seed_of(run) for run in same]
         if len(set(seeds)) < len(seeds):
             raise InputError(
                 f"{' and '.join(str(run.path) for run in same)} are the same training with the same seed, which would "
@@ -120,26 +110,6 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
         names = (title if number == 1 else f"{title} ({number})" for number in count(1))
         titled[next(name for name in names if name not in titled)] = same
     return titled
-
-
-def _at_home(run: Run) -> RunConfig:
-    """Return how the model of a run was made: of one on another domain, that is written where it was trained."""
-    home = run.config.reference
-    return Run(home).config if home is not None and (Path(home) / "config.json").is_file() else run.config
-
-
-def _seed(run: Run) -> int:
-    return _at_home(run).seed
-
-
-def _but_the_seed(run: Run) -> RunConfig:
-    """Return how a run was made, but for what differs from one seed to the next."""
-    config, home = run.config, _at_home(run)
-    training = None if home.training is None else dataclasses.replace(home.training, seed=0)
-    if config.reference is None:
-        return dataclasses.replace(config, training=training)
-    # its model and its home are folders of one seed's own
-    return dataclasses.replace(config, training=training, model=home.model, reference=repr(home.data))
 
 
 def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
@@ -154,7 +124,7 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         metric=config.metric,
         rows=rows,
         histories=[run.history for run in runs],
-        trainings={_seed(run): run.results for run in runs},
+        trainings={seed_of(run): run.results for run in runs},
         settings=_settings(runs),
         commands=[line for run in runs for line in _commands(run)],
         validation_rows=None if masf is None else masf.rows,
@@ -256,7 +226,7 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "runs": ", ".join(str(run.path) for run in runs),
         "model": config.model,
         "classes": ", ".join(config.labels),
-        "seeds": ", ".join(str(_seed(run)) for run in runs),
+        "seeds": ", ".join(str(seed_of(run)) for run in runs),
         "metric": config.metric,
         **_data_settings(config.data),
         **{name: value for name, value in training.items() if name != "seed"},
@@ -353,7 +323,7 @@ def _select_commands(run: Run) -> list[str]:
 
 def _attack_command(run: Run) -> list[str]:
     """Return the command that attacked the run's texts."""
-    asked = {name: value for name, value in attack_settings(run).items() if name in ATTACK_OPTIONS}
+    asked = {name: value for name, value in run.attack_settings.items() if name in ATTACK_OPTIONS}
     parts = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
     return [_command("attack", str(run.path), *parts)] if parts else []
 
