@@ -1,6 +1,8 @@
 """Models that came trained: check and measure take them, and training goes on from them with their head."""
 
 import json
+import re
+import shlex
 import shutil
 
 import pytest
@@ -157,6 +159,31 @@ def test_the_command_line_cuts_the_texts_of_a_model_and_says_so_in_the_report(tu
     assert (code, "another max length" in printed) == (2, True)
     code, printed = faithmeter("check", tmp_path / "run", "--max-length", 4)
     assert (code, "a run keeps what it was made with" in printed) == (2, True)
+
+
+def test_the_remedy_that_check_and_measure_print_can_be_given_as_it_is(trained, tmp_path, faithmeter, monkeypatch):
+    rows = [{"the text": row["text"], "said": row["label"].upper()} for row in sentiment_rows(300, seed=1)]
+    (tmp_path / "it's mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    said = ("--data", "it's mine.jsonl", "--text", "the text", "--label", "said", "--metric", "macro-f1")
+    said += ("--classes", "POSITIVE=positive,NEGATIVE=negative", "--train-rows", 40, "--test-rows", 60)
+    said += ("--data-seed", 3, "--max-length", 32)
+    place = ("--run", "my runs/plain")
+    code, checked = faithmeter("check", trained.model_folder, *said, *place)
+    assert code == 0, checked
+    few = ("--measures", "grad-l2", "--rows", 5, "--random-runs", 1)
+    code, measured = faithmeter("measure", trained.model_folder, *said, *place, *few)
+    assert code == 0, measured
+    remedies = [re.findall(r"`faithmeter (train [^`]+)`", printed) for printed in (checked, measured)]
+    assert remedies[0] == remedies[1]
+    ((remedy,), _) = remedies
+    code, printed = faithmeter(*shlex.split(remedy))
+    assert code == 0, printed
+    plain, onward = Run("my runs/plain").config, Run("my runs/plain-masked").config
+    assert onward.training.strategy == "masked"
+    assert (onward.data, onward.fingerprint, onward.labels) == (plain.data, plain.fingerprint, plain.labels)
+    assert (onward.metric, onward.max_length) == ("macro-f1", 32)
+    assert onward.model == str(Run("my runs/plain").model_folder.resolve())
 
 
 def test_the_command_line_pools_runs(trained, tmp_path, faithmeter):

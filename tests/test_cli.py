@@ -1,7 +1,11 @@
 """The command line as a person uses it: what it prints, its exit codes, and that nothing is lost."""
 
+import dataclasses
 import errno
+import inspect
+import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,7 +17,17 @@ import pytest
 import transformers
 from conftest import random_classifier, sentiment_rows
 
-from faithmeter import METRICS, Run
+from faithmeter import (
+    METRICS,
+    AuditOptions,
+    EngineOptions,
+    InputError,
+    Run,
+    SelectOptions,
+    TrainingConfig,
+    TrainingOptions,
+    cli,
+)
 from faithmeter.training.config import PRECISIONS
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
 
@@ -93,9 +107,14 @@ def test_the_same_command_gives_the_same_results(faithmeter, write, tmp_path):
         (("--task", "babi-1", "--metric", "x", "--data", "y"), "and not both"),
         (("--task", "babi-1", "--mixed-precision", "fp17"), "no precision 'fp17'"),
         (("--resume",), "is not a run"),
+        (("--data", "reviews.csv", "--context", "label"), "The column 'label' is used twice"),
+        (("--data", "reviews.csv", "--label", "text"), "The column 'text' is used twice"),
+        (("--data", "reviews.csv", "--context", "text"), "The column 'text' is used twice"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(faithmeter, tmp_path, arguments, says):
+def test_bad_input_is_one_sentence_and_exit_code_2(faithmeter, write, tmp_path, monkeypatch, arguments, says):
+    write("reviews.csv", sentiment_rows(20))
+    monkeypatch.chdir(tmp_path)
     code, printed = faithmeter("train", tmp_path / "run", *arguments)
     assert code == 2
     assert says in printed
@@ -110,6 +129,34 @@ def test_bad_input_is_one_sentence_and_exit_code_2(faithmeter, tmp_path, argumen
 def test_a_bad_option_value_exits_with_2_too(faithmeter, tmp_path, option):
     assert faithmeter("train", tmp_path / "run", "--task", "babi-1", *option)[0] == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_every_number_of_every_command_is_refused_where_it_is_not_finite(faithmeter, tmp_path):
+    options = [
+        (command.callback.__name__.replace("_", "-"), option)
+        for command in cli.app.registered_commands
+        for option, parameter in inspect.signature(command.callback).parameters.items()
+        if "float" in str(parameter.annotation)
+    ]
+    assert {"train", "roar", "audit", "attack", "scale", "compare", "select", "explain", "bench-suite"} == {
+        name for name, _ in options
+    }
+    for (name, option), value in itertools.product(options, ("nan", "inf", "-inf")):
+        places = [tmp_path / "one", tmp_path / "two"][: 2 if name == "bench-suite" else 1]
+        code, printed = faithmeter(name, *places, f"--{option.replace('_', '-')}={value}")
+        assert code == 2
+        assert f"Error: The value {value} of {option.replace('_', ' ')} is no finite number" in printed
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [TrainingOptions, TrainingConfig, EngineOptions, AuditOptions, SelectOptions])
+def test_every_number_among_the_options_of_python_is_refused_where_it_is_not_finite(kind):
+    numbers = [field.name for field in dataclasses.fields(kind) if "float" in str(field.type)]
+    assert numbers
+    engine = {"engine": "ray"} if kind is EngineOptions else {}
+    for name, value in itertools.product(numbers, (math.nan, math.inf)):
+        with pytest.raises(InputError):
+            kind(**engine, **{name: (value, 0.9) if name == "betas" else value})
 
 
 def test_an_existing_directory_is_refused_and_left_alone(faithmeter, write, tmp_path):

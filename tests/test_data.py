@@ -1,5 +1,7 @@
 import gzip
 import json
+from collections import Counter
+from dataclasses import asdict
 
 import pyarrow
 import pyarrow.parquet
@@ -8,6 +10,7 @@ from conftest import sentiment_rows
 
 from faithmeter.data import DataSpec, load_splits, match_labels
 from faithmeter.errors import InputError
+from faithmeter.run import Run, RunConfig
 from faithmeter.tables import read_rows
 from faithmeter.tasks import TASKS, append_known_token, find_task
 
@@ -264,6 +267,124 @@ def test_restricted_data_says_what_to_bring():
 def test_neither_task_nor_data_is_refused():
     with pytest.raises(InputError, match="either --task NAME"):
         load_splits(DataSpec())
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    (tmp_path / "mine.csv").write_text("text,label,label\ngood,1,0\n")
+    with pytest.raises(InputError, match="line 1: two columns are named 'label'"):
+        load_splits(DataSpec(data=str(tmp_path / "mine.csv")))
+
+
+# ----------------------------------------------------------------------------------------- columns of bytes
+
+
+@pytest.mark.parametrize("kind", [pyarrow.binary(), pyarrow.large_binary(), pyarrow.list_(pyarrow.binary())])
+def test_bytes_of_a_parquet_file_are_read_as_the_text_that_they_are(tmp_path, kind):
+    words = [[f"caf\u00e9 {i}".encode()] if kind == pyarrow.list_(pyarrow.binary()) else f"caf\u00e9 {i}".encode()
+             for i in range(40)]  # fmt: skip
+    columns = {"text": pyarrow.array(words, kind), "label": pyarrow.array([b"no", b"yes"] * 20)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "mine.parquet")
+    splits = load_splits(DataSpec(data=str(tmp_path / "mine.parquet")))
+    assert splits.labels == ("no", "yes")
+    texts = [text for split in (splits.train, splits.validation, splits.test) for text in split["text"]]
+    assert sorted(texts) == sorted(f"caf\u00e9 {i}" for i in range(40))
+
+
+def test_bytes_that_are_no_text_are_refused_with_their_column_where_it_is_needed(tmp_path):
+    columns = {"text": [f"text {i}" for i in range(40)], "label": ["no", "yes"] * 20, "picture": [b"\xff\xd8"] * 40}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "mine.parquet")
+    assert len(load_splits(DataSpec(data=str(tmp_path / "mine.parquet"))).train) == 26
+    for column in ("text", "label", "context"):
+        with pytest.raises(InputError, match="the column 'picture' holds bytes that are not UTF-8"):
+            load_splits(DataSpec(data=str(tmp_path / "mine.parquet"), **{column: "picture"}))
+
+
+# ------------------------------------------------------------------------------- one class in several spellings
+
+
+def with_labels(write, labels):
+    """A file with these labels, so often each."""
+    rows = [{"text": f"text {i}", "label": name} for name, count in labels.items() for i in range(count)]
+    return str(write("mine.jsonl", rows))
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (
+            {"positive": 30, "Positive": 4, "negative ": 2, "negative": 20},
+            r"differ only in case .*: 'positive' \(30 rows\), 'negative' \(20 rows\), 'Positive' \(4 rows\), "
+            r"'negative ' \(2 rows\)\..*--clean-labels.*--classes 'Positive=NAME,",
+        ),
+        (
+            {"0": 30, "1": 20, "positive": 3},
+            r"numbers and others words: '0' \(30 rows\), '1' \(20 rows\), 'positive' \(3 rows\)\..*--classes",
+        ),
+        ({0: 30, 1.5: 20, "nan": 3}, r"numbers and others words: .*'nan' \(3 rows\)"),
+    ],
+)
+def test_labels_that_may_be_one_class_in_two_spellings_are_told_and_refused(write, labels, says):
+    spec = DataSpec(data=with_labels(write, labels))
+    with pytest.raises(InputError, match=says):
+        load_splits(spec)
+    # a run that was made of them before they were refused still finds them
+    assert load_splits(spec, labels_known=True).labels == tuple(sorted(map(str, labels)))
+
+
+def test_clean_labels_makes_one_class_of_the_spellings_and_keeps_the_most_frequent(write):
+    labels = {"Positive": 8, "positive": 5, " POSITIVE ": 2, " Negative": 3, "NEGATIVE": 2, "negative": 2}
+    spec = DataSpec(data=with_labels(write, labels), clean_labels=True)
+    splits = load_splits(spec)
+    assert splits.labels == ("Negative", "Positive")
+    counted = Counter(name for part in (splits.train, splits.validation, splits.test) for name in part["label"])
+    assert counted == {0: 3 + 2 + 2, 1: 8 + 5 + 2}
+    assert "2 rows with the label ' POSITIVE ' count as 'Positive'." in splits.notes
+    assert "3 rows with the label ' Negative' count as 'Negative'." in splits.notes
+    assert DataSpec(**{**asdict(spec), "classes": "Positive=good"}).options[-5:] == [
+        "--classes", "Positive=good", "--clean-labels", "--data-seed", "0",
+    ]  # fmt: skip
+
+
+def test_classes_says_what_each_spelling_stands_for_if_only_itself(write):
+    file = with_labels(write, {"US": 20, "us": 10, " us": 10})
+    for classes in (None, "US=US", "US=US,us=us"):
+        with pytest.raises(InputError):
+            load_splits(DataSpec(data=file, classes=classes))
+    assert load_splits(DataSpec(data=file, classes="US=US,us=us,\u0020us=us")).labels == ("US", "us")
+    assert load_splits(DataSpec(data=file, classes="US=country,us=us, us=us")).labels == ("country", "us")
+    numbered = with_labels(write, {"1": 20, "2": 10, "unsure": 10, "positive": 5})
+    assert load_splits(DataSpec(data=numbered, classes="1=1, 2=2")).labels == ("1", "2", "positive", "unsure")
+    assert load_splits(DataSpec(data=numbered, classes="1=positive,2=negative")).labels == (
+        "negative", "positive", "unsure",
+    )  # fmt: skip
+    with pytest.raises(InputError, match="numbers and others words"):
+        load_splits(DataSpec(data=numbered, classes="positive=1"))
+    mixed = load_splits(DataSpec(data=numbered, clean_labels=True))
+    assert mixed.labels == ("1", "2", "positive", "unsure")
+    assert "each a class of its own: '1' (20 rows), '2' (10 rows)" in " ".join(mixed.notes)
+
+
+def test_a_run_that_was_made_before_such_labels_were_refused_still_finds_its_rows(write, tmp_path):
+    spec = DataSpec(data=with_labels(write, {"US": 20, "us": 10, "1": 10}))
+    splits = load_splits(spec, labels_known=True)
+    run = Run.create(
+        tmp_path / "run", RunConfig(spec, "tiny", None, splits.labels, "accuracy", splits.fingerprint, max_length=512)
+    )
+    stored = json.loads((run.path / "config.json").read_text())
+    del stored["data"]["clean_labels"]
+    (run.path / "config.json").write_text(json.dumps(stored))
+    assert run.data().labels == ("1", "US", "us")
+
+
+def test_a_label_of_spaces_is_no_label(write):
+    with pytest.raises(InputError, match=r"2 of 32 rows have no label \(the first is row 31\)"):
+        load_splits(DataSpec(data=with_labels(write, {"a": 15, "b": 15, " ": 2})))
+
+
+def test_the_labels_of_a_named_task_are_fixed_and_not_asked_about(tmp_path):
+    (tmp_path / "sst2").mkdir()
+    (tmp_path / "sst2/train.csv").write_text("sentence,label\n" + "good,1\nbad,0\ngreat,positive\n" * 10)
+    assert load_splits(DataSpec(task="sst2", data_dir=str(tmp_path))).labels == ("negative", "positive")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from faithmeter import (
     DataSpec,
     InputError,
     MeasureOptions,
+    RoarOptions,
     Run,
     SelectOptions,
     TrainingOptions,
@@ -41,6 +42,7 @@ from faithmeter import (
 from faithmeter.jobs import auditing, measuring, roaring, training
 from faithmeter.jobs.attacking import attacked_rows
 from faithmeter.jobs.measuring import begin_measuring, measure_part
+from faithmeter.jobs.suite_graph import TRAIN, Job, Plan, perform
 from faithmeter.progress import Silent
 from faithmeter.results import key_of
 from faithmeter.training import checkpoint
@@ -331,6 +333,96 @@ def test_threads_that_write_the_same_file_leave_one_of_their_contents(tmp_path):
         thread.join()
     assert file.read_bytes() in contents
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+# ------------------------------------------------------------------------------- killed while a run is being made
+
+
+def dies_at(work, folder, number):
+    """Whether another process that does some work was killed as it changed or opened a file in a folder so often."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    left = number
+
+    def die(event, arguments):
+        nonlocal left
+        writes = event in ("os.mkdir", "os.rename", "os.remove") or (event == "open" and "r" not in str(arguments[1]))
+        if writes and str(arguments[0]).startswith(str(folder)):
+            left -= 1
+            if left < 0:
+                os._exit(9)
+
+    try:
+        sys.addaudithook(die)
+        work()
+    finally:
+        os._exit(0)
+
+
+@pytest.fixture
+def nothing_learnt(monkeypatch):
+    """A training and a retraining end before they have begun."""
+    monkeypatch.setattr(training, "_train_and_test", lambda run, *_: run)
+    monkeypatch.setattr(roaring, "go_on", lambda run, **_: run)
+
+
+def of_a_suite(path, data):
+    """Do the training of a suite's cell."""
+    plan = Plan(path.name, "rows", "tiny", "masked", 0, data, "x", "tiny", None, 512, TRAINING)
+    perform(str(path.parent), Job("train", TRAIN, plan))
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        lambda path, data: train(path, data, "tiny", TRAINING),
+        lambda path, data: roaring.roar(path, data, "tiny", RoarOptions(measures=("grad-l2",)), TRAINING),
+        of_a_suite,
+    ],
+    ids=["train", "roar", "suite"],
+)
+def test_who_is_killed_while_a_run_is_made_can_give_the_same_command_again(begun, data, tmp_path, nothing_learnt):
+    seen = set()
+    for number in itertools.count():
+        path = tmp_path / f"run-{number}"
+        if not dies_at(lambda: begun(path, data), path, number):  # noqa: B023 (called at once)
+            break
+        left = sorted(re.sub("[0-9a-f]{8}", "", one.name) for one in path.iterdir()) if path.exists() else None
+        if left is not None and "config.json" in left:  # from here on it is a run, which is gone on with
+            continue
+        seen.add(repr(left))
+        begun(path, data)
+        assert {one.name for one in path.iterdir()} == {".lock", "config.json", "environment.json"}
+    assert {
+        "None",
+        "[]",
+        "['.lock']",
+        "['.environment.json..part', '.lock']",
+        "['.lock', 'environment.json']",
+        "['.config.json..part', '.lock', 'environment.json']",
+    } == seen
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("environment.json", '{"python": "3.11"}'),
+        ("environment.json", "[]"),
+        (".config.json.part", "years of work"),
+        (".thesis.tex.0123abcd.part", "years of work"),
+    ],
+)
+def test_what_is_not_surely_a_beginning_is_left_alone(data, tmp_path, name, content):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text(content)
+    for work in (
+        lambda: train(tmp_path / "run", data, "tiny", TRAINING),
+        lambda: roaring.roar(tmp_path / "run", data, "tiny", RoarOptions(measures=("grad-l2",)), TRAINING),
+    ):
+        with pytest.raises(InputError, match="exists already, and nothing is overwritten"):
+            work()
+    assert (tmp_path / "run" / name).read_text() == content
 
 
 # -------------------------------------------------------------------------------------- two processes on one run

@@ -413,7 +413,7 @@ def test_the_summary_counts_that_many_ratios_were_asked_about():
         return Verdict(step, test, test)
 
     # of eleven p-values the smallest must be below .05/11 = .0045
-    assert summary([verdict(k, 0.01 if k == 3 else 1.0) for k in range(11)]).startswith("Masking may be trusted")
-    rejected = summary([verdict(k, 0.001 if k == 3 else 1.0) for k in range(11)])
+    assert summary([verdict(k, 0.01 if k == 3 else 1.0) for k in range(11)], None).startswith("Masking may be trusted")
+    rejected = summary([verdict(k, 0.001 if k == 3 else 1.0) for k in range(11)], "faithmeter train NEW")
     assert rejected.startswith("At 30 % masked: Out-of-distribution")
-    assert "faithmeter train NEW_RUN --model" in rejected
+    assert rejected.endswith("its head and its classes stay: `faithmeter train NEW`.")

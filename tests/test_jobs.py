@@ -464,10 +464,65 @@ def test_runs_are_pooled_into_means_with_intervals_over_them(measured, tmp_path)
         assert (acu["over"], acu["n"]) == ("seeds", 3)
         behind = pooled["acu_behind_best", name]
         assert behind["value"] == pytest.approx(max(original.values()) - original[name])
-    config = json.loads((runs[0].path / "config.json").read_text())
-    (runs[0].path / "config.json").write_text(json.dumps({**config, "metric": "macro-f1"}))
-    with pytest.raises(InputError, match=r"different metrics \(accuracy, macro-f1\)"):
+
+
+def changed(run, file, **values):
+    """Change what a JSON file of a run says; names of inner tables are joined by two underscores."""
+    stored = json.loads((run.path / file).read_text())
+    for name, value in values.items():
+        *outer, last = name.split("__")
+        inner = stored
+        for table in outer:
+            inner = inner[table]
+        inner[last] = value
+    (run.path / file).write_text(json.dumps(stored))
+
+
+def two_of(measured, tmp_path):
+    return [Run(shutil.copytree(measured.path, tmp_path / name)) for name in ("one", "two")]
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "says"),
+    [
+        ("config.json", {"metric": "macro-f1"}, r"in metric \(accuracy; macro-f1\)"),
+        ("config.json", {"labels": ["ham", "spam"]}, r"in classes \(negative, positive; ham, spam\)"),
+        ("config.json", {"fingerprint": "0" * 16}, r"in fingerprint of the data \(\w+; 0{16}\)"),
+        ("config.json", {"model": "tiny"}, r"in model \(small; tiny\)"),
+        ("config.json", {"max_length": 8}, r"in longest text \(512; 8\)"),
+        ("config.json", {"training__strategy": "plain"}, r"in way of training \(masked; plain\), .*strategy"),
+        ("config.json", {"training__learning_rate": 0.1}, r"in learning rate \(0\.002; 0\.1\)"),
+        ("config.json", {"training": None, "masked_before": True}, r"in way of training \(masked; as it came\)"),
+        ("measurements/settings.json", {"target": "predicted"}, r"in target of the measurement \(gold; predicted\)"),
+        ("measurements/settings.json", {"rows": 20}, r"in rows of the measurement \(40; 20\)"),
+        ("measurements/settings.json", {"by": "word"}, r"in by of the measurement \(token; word\)"),
+    ],
+)
+def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(measured, tmp_path, file, values, says):
+    runs = two_of(measured, tmp_path)
+    changed(runs[1], file, **values)
+    with pytest.raises(InputError, match=rf"one and .*two differ in more than the seed .*no mean: {says}"):
         pool(runs)
+
+
+def test_runs_of_other_seeds_are_pooled_wherever_their_files_are(measured, tmp_path):
+    runs = two_of(measured, tmp_path)
+    moved = str(shutil.copy(measured.config.data.data, tmp_path / "elsewhere.jsonl"))
+    changed(runs[1], "config.json", training__seed=1, training__tracker="wandb", training__igr_weight=0.5)
+    changed(runs[1], "config.json", data__data=moved)
+    rows = pool(runs)
+    assert find(rows, "acu", "loo-signed")["n"] == 2
+    for number, run in enumerate(runs):  # models that came trained, a folder for each seed
+        changed(run, "config.json", training=None, model=f"/models/seed-{number}")
+    assert pool(runs) == rows
+
+
+def test_the_command_line_refuses_to_pool_before_it_measures(run, tmp_path, faithmeter):
+    other = Run(shutil.copytree(run.path, tmp_path / "other"))
+    changed(other, "config.json", labels=["ham", "spam"])
+    code, printed = faithmeter("measure", run.path, other.path, "--without-check", "--rows", "5")
+    assert (code, "differ in more than the seed" in printed) == (2, True)
+    assert not run.measurements.exists()
 
 
 def test_what_other_judges_say_of_few_trainings_has_an_interval_that_holds(measured, tmp_path):

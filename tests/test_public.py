@@ -12,7 +12,8 @@ import faithmeter
 PACKAGE = Path(faithmeter.__file__).parent
 # the order of the house: see docs/architecture.md
 ROOMS = (
-    "errors", "files", "heat_map", "progress", "masking", "statistics", "performance", "babi", "tables", "tasks",
+    "errors", "files", "heat_map", "progress", "masking", "statistics", "performance", "babi", "tables", "labels",
+    "tasks",
     "data", "batch", "passes", "last_layer", "fused_linear", "bilstm", "t5_encoder", "reading", "special_tokens",
     "model_source", "borrowing", "classifier", "units", "attacks.words", "attacks.neighbours", "attacks.kinds",
     "attacks.order", "attacks.search", "attacks", "word_vectors", "from_scratch", "training.strategy",
@@ -28,7 +29,8 @@ ROOMS = (
     "reports.attack",
     "reports.drift", "reports.agreement", "reports.audit", "reports.select", "reports.transfer", "reports.comparison",
     "reports.content", "reports.card", "reports.page", "reports.roar", "web", "web.desk", "web.app",
-    "jobs.audit_summary", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking", "jobs.estimating",
+    "jobs.audit_summary", "jobs.repeating", "jobs.summarising", "jobs.training", "jobs.adopting", "jobs.checking",
+    "jobs.estimating",
     "jobs.measuring", "jobs.attacking", "jobs.auditing", "jobs.explaining", "jobs.reporting", "jobs.roar_summary",
     "jobs.roaring", "jobs.selecting", "jobs.transferring", "jobs.synthetic", "jobs.scaling", "jobs.comparing",
     "jobs.suite_file", "jobs.suite_graph", "jobs.suite_estimate", "jobs.suiting", "jobs.serving", "jobs", "__init__",

@@ -90,6 +90,7 @@ def refused(tmp_path, text):
         ("[audit]\njudges = ['erasur']", ["[audit]", "'erasur'", "Did you mean 'erasure'?"]),
         ("[audit]\njudges = ['other-seed']", ["[audit]", "name more seeds"]),
         ("[training]\nlearning_rat = 1", ["[training]", "Did you mean 'learning_rate'?"]),
+        ("[training]\nlearning_rate = nan", ["[training]", "learning_rate = nan", "a finite number"]),
         ("[training]\nseed = 1", ["[training]", "'seed'"]),
         ("[training.plain]\nepochs = 1", ["[training.plain]", "not one of the suite's ways"]),
         ("[roar]\nsteps = 'relative'", ["[roar]", "name the measures"]),
@@ -129,6 +130,17 @@ def test_the_papers_suites_come_along():
     assert (len(retrained.tasks), len(retrained.models), len(retrained.seeds)) == (8, 2, 5)
     assert retrained.measured is None
     assert len(retrained.retrained.measures) == 4
+
+
+def test_cleaned_labels_are_other_results_and_what_was_done_before_they_could_be_is_done_still(tmp_path):
+    settings = []
+    for said in ("", ", clean_labels = false", ", clean_labels = true"):
+        (tmp_path / "mine.toml").write_text(SUITE.replace('"rows.jsonl"', f'"rows.jsonl"{said}'))
+        plan, *_ = plans(read_suite(tmp_path / "mine.toml"), {("rows", "tiny"): "x"})
+        settings.append(next(jobs_of(plan, 1)).settings["data"])
+    assert "clean_labels" not in settings[0]
+    assert settings[0] == settings[1] == {k: v for k, v in settings[2].items() if k != "clean_labels"}
+    assert settings[2]["clean_labels"]
 
 
 def test_a_suite_may_mask_by_larger_units_which_are_other_results(tmp_path):

@@ -12,7 +12,7 @@ from rich.console import Console
 from faithmeter import __version__
 from faithmeter.attack_command import attack
 from faithmeter.audit_command import audit
-from faithmeter.command_options import Data, load_jobs, names, with_data_options
+from faithmeter.command_options import Data, load_jobs, names, with_data_options, with_finite_numbers
 from faithmeter.compare_command import compare
 from faithmeter.errors import InputError
 from faithmeter.printing import (
@@ -141,7 +141,7 @@ def quickstart(
     print_performance(jobs.train(path, data, model, options, reporter=reporter))
     console.print("\nIs masking in-distribution for this model?")
     verdicts = jobs.check(path, reporter=reporter)
-    print_check(verdicts, jobs.summary(verdicts, path / "model"))
+    print_check(verdicts, jobs.in_words(path, verdicts))
     console.print("\nWhich importance measure is faithful to it?")
     print_faithfulness(jobs.measure(path, measured, workers=None, reporter=reporter).results)
     (page,) = jobs.report([path], path / "report", reporter=reporter)
@@ -216,7 +216,9 @@ def check(
 @app.command()
 @with_data_options
 def measure(
-    subjects: Annotated[list[str], typer.Argument(metavar="RUN|MODEL...", help=_SUBJECT + " Several runs are pooled.")],
+    subjects: Annotated[
+        list[str], typer.Argument(metavar="RUN|MODEL...", help=_SUBJECT + " Several seeds are pooled.")
+    ],
     data: Data,
     measures: Annotated[
         str | None,
@@ -261,6 +263,8 @@ def measure(
     if run is not None and len(subjects) > 1:
         raise InputError("--run is the place for one model; give several models one by one, then their runs together.")
     paths = [_run_of(jobs, subject, data, run, masked_before, max_length, reporter) for subject in subjects]
+    if len(paths) > 1:  # before hours of work on what cannot be pooled
+        jobs.require_repetitions([jobs.Run(path) for path in paths])
     measured = []
     for path in paths:
         if len(paths) > 1:
@@ -389,6 +393,10 @@ def tasks(
         return
     print_tasks(rows)
 
+
+for _command in app.registered_commands:
+    assert _command.callback is not None
+    _command.callback = with_finite_numbers(_command.callback)
 
 if __name__ == "__main__":
     main()

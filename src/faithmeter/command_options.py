@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, require_finite
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -61,6 +61,9 @@ def _data_spec(
     label: Annotated[str, typer.Option(help="Column with the label: words or numbers.")] = "label",
     metric: Annotated[str, typer.Option(help="With --data: accuracy, macro-f1, micro-f1 or matthews.")] = "accuracy",
     classes: Annotated[str | None, typer.Option(help="Other names for labels: neg=negative,pos=positive.")] = None,
+    clean_labels: Annotated[
+        bool, typer.Option("--clean-labels", help="Labels that differ only in case or outer spaces are one class.")
+    ] = False,
     train_rows: Annotated[
         int | None, typer.Option(min=1, help="Use only so many training rows, drawn at random.")
     ] = None,
@@ -83,6 +86,17 @@ def _data_spec(
 
     seed = given.pop("data_seed")
     return DataSpec(**given, seed=seed)
+
+
+def with_finite_numbers(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command refuse every option that is not a number, or infinite."""
+
+    @wraps(command)
+    def called(**given: Any) -> Any:  # noqa: ANN401 (whatever the options are)
+        require_finite(given)
+        return command(**given)
+
+    return called
 
 
 Data = Annotated[Any, "the options of _data_spec"]

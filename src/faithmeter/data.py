@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -14,7 +14,8 @@ import datasets
 import numpy as np
 
 from faithmeter.errors import InputError, first_line, nearest
-from faithmeter.tables import SUFFIXES, Row, read_rows
+from faithmeter.labels import clean_labels, numbers_first, require_clear_labels
+from faithmeter.tables import SUFFIXES, Row, holds_bytes, read_rows
 from faithmeter.tasks import Task, find_task
 
 SPLITS = ("train", "validation", "test")
@@ -27,6 +28,7 @@ class DataSpec:
 
     Either `task` names a row of `TASKS`, or `data` is a file or a folder of the user's own with the columns given.
     `classes` gives labels other names, as in `neg=negative,pos=positive`; two with the same name become one class.
+    `clean_labels` makes one of labels that differ only in case or in the spaces around them, before `classes`.
     `seed` draws what is drawn: generated stories, a split that is missing, a subset of rows.
     """
 
@@ -40,6 +42,7 @@ class DataSpec:
     label: str = "label"
     metric: str = "accuracy"
     classes: str | None = None
+    clean_labels: bool = False
     train_rows: int | None = None
     validation_rows: int | None = None
     test_rows: int | None = None
@@ -56,15 +59,32 @@ class DataSpec:
         return Task(name, self.text, self.context, self.label, None, self.metric, 10, "")
 
     @property
-    def new_names(self) -> dict[str, str]:
-        """The other names that `classes` gives to labels."""
+    def options(self) -> list[str]:
+        """The options of the command line that name this data."""
+        usual = (("text", "text"), ("label", "label"), ("metric", "accuracy"))
+        said = [(name, value) for name, value in vars(self).items() if (name, value) not in usual]
+        return [
+            part
+            for name, value in said
+            if value is not None and value is not False
+            for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
+            if value is not True or part != str(value)
+        ]
+
+    def new_names(self, known: Collection[str]) -> dict[str, str]:
+        """Return the other names that `classes` gives to labels, of those that the data has."""
         pairs = [] if self.classes is None else [pair.rpartition("=") for pair in self.classes.split(",")]
-        found = {label.strip(): name.strip() for label, _, name in pairs}
+        # a space after a comma belongs to no label, unless the data has it there
+        found = {label if label in known else label.strip(): name.strip() for label, _, name in pairs}
         if len(found) < len(pairs) or not all((*found, *found.values())):
             raise InputError(
                 f"Other names for labels are pairs such as neg=negative,pos=positive, each label once; "
                 f"{self.classes!r} is not."
             )
+        strange = next((label for label in found if label not in known), None)
+        if strange is not None:
+            listed = ", ".join(map(repr, known))
+            raise InputError(f"The data has no label {strange!r} to give another name to; it has {listed}.")
         return found
 
 
@@ -107,17 +127,24 @@ class Splits:
         return digest.hexdigest()[:16]
 
 
-def load_splits(spec: DataSpec, *, keep: Sequence[str] = ()) -> Splits:
+def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool = False) -> Splits:
     """Load train, validation and test, check them, and say what was left out or made (`notes`).
 
     `keep` names columns to leave beside text and label, such as human rationales; the first of them must be
-    there in what is tested on.
+    there in what is tested on. Labels of which nobody can tell whether they are meant as they are written are refused,
+    unless they are known to be (`labels_known`), as those of a run that was made of them.
     """
     task = spec.resolved()
     raw, origin = _raw_splits(task, spec)
     notes = [f"The data is from {origin}."]
     columns = {"text": task.text, "context": task.context, "label": task.label}
     needed = [column for column in columns.values() if column is not None]
+    twice = next((column for column in needed if needed.count(column) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"The column {twice!r} is used twice: a text that is also the label tells the model its answer, and one "
+            "that is also its context says nothing new. Name different columns with --text, --context and --label."
+        )
     tables: dict[str, list[Row]] = {}
     for part, rows in raw.items():
         if not rows:
@@ -126,6 +153,7 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = ()) -> Splits:
         require_columns(named[0], needed, f"{origin} ({part})", own=spec.data is not None)
         if part == "test" or "test" not in raw:  # else it is cut from train
             require_columns(named[0], keep[:1], f"{origin} ({part})")
+        require_text(named, needed, f"{origin} ({part})")
         prepared = task.prepare(named, spec.seed) if task.prepare is not None else named
         kept = _labelled(prepared, task, part, origin, notes)
         tables[part] = [
@@ -133,7 +161,11 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = ()) -> Splits:
             | {name: row.get(name) for name in keep}
             for row in kept
         ]
-    task = _rename_labels(tables, task, spec.new_names, origin)
+    if task.labels is None and spec.clean_labels:
+        notes += clean_labels(tables.values())
+    task = _rename_labels(tables, task, spec)
+    if task.labels is None and not labels_known:
+        notes += require_clear_labels(tables.values(), spec.classes, origin, mixed=spec.clean_labels)
     _make_missing_splits(tables, spec.seed, origin, notes)
     for part in SPLITS:
         count = getattr(spec, f"{part}_rows")
@@ -250,6 +282,13 @@ def require_columns(row: Row, needed: Iterable[str], where: str, own: bool = Fal
             )
 
 
+def require_text(rows: Sequence[Row], columns: Iterable[str], where: str) -> None:
+    """Refuse a column of bytes that are not text."""
+    for column in columns:
+        if any(holds_bytes(row.get(column)) for row in rows):
+            raise InputError(f"{where}: the column {column!r} holds bytes that are not UTF-8. Store it as text.")
+
+
 def as_text(value: Any) -> str:  # noqa: ANN401 (a cell of any file)
     """Return a cell as text; a list of tokens or sentences is joined by spaces, a missing text is empty."""
     if value is None:
@@ -264,7 +303,7 @@ def _labelled(rows: list[Row], task: Task, part: str, origin: str, notes: list[s
     kept, missing, unlabelled = [], [], 0
     for number, row in enumerate(rows, start=1):
         value = row[task.label]
-        if value is None or value == "" or value != value:  # the last is NaN
+        if value is None or not str(value).strip() or value != value:  # the last is NaN
             missing.append(number)
             continue
         if task.labels is not None and str(value) == str(LABEL_NONE):
@@ -301,14 +340,9 @@ def _label_name(value: Any, task: Task, origin: str) -> str:  # noqa: ANN401 (a 
     raise InputError(f"{origin}: label {name!r} is not one of {task.name}'s: {', '.join(task.labels)}.")
 
 
-def _rename_labels(tables: dict[str, list[Row]], task: Task, names: dict[str, str], origin: str) -> Task:
+def _rename_labels(tables: dict[str, list[Row]], task: Task, spec: DataSpec) -> Task:
     """Give labels their other names, in place; return the task with them, in their order."""
-    known = list(task.labels or dict.fromkeys(row["label"] for rows in tables.values() for row in rows))
-    strange = next((label for label in names if label not in known), None)
-    if strange is not None:
-        raise InputError(
-            f"{origin} has no label {strange!r} to give another name to; it has {', '.join(map(repr, known))}."
-        )
+    names = spec.new_names(task.labels or dict.fromkeys(row["label"] for rows in tables.values() for row in rows))
     for rows in tables.values():
         for row in rows:
             row["label"] = names.get(row["label"], row["label"])
@@ -331,19 +365,12 @@ def _number_labels(tables: dict[str, list[Row]], task: Task, origin: str) -> tup
                 f"{origin}: the label {name!r} is in {part} ({count} rows) but never in train, so it cannot be "
                 "learnt. Add training rows with it, or remove those rows."
             )
-    labels = task.labels or tuple(sorted(seen, key=_numbers_first))
+    labels = task.labels or tuple(sorted(seen, key=numbers_first))
     number = {name: index for index, name in enumerate(labels)}
     for rows in tables.values():
         for row in rows:
             row["label"] = number[row["label"]]
     return labels
-
-
-def _numbers_first(name: str) -> tuple[int, float, str]:
-    try:
-        return (0, float(name), name)
-    except ValueError:
-        return (1, 0.0, name)
 
 
 def match_labels(labels: Sequence[str], classes: Sequence[str]) -> tuple[int, ...] | None:

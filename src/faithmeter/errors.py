@@ -1,7 +1,8 @@
 """The one exception that means: the input cannot be used as it is."""
 
 import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 
 
 class InputError(Exception):
@@ -17,6 +18,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     by_lower = {k.lower(): k for k in known}
     matches = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f" Did you mean {by_lower[matches[0]]!r}?" if matches else ""
+
+
+def require_finite(settings: Mapping[str, object]) -> None:
+    """Refuse a setting that is not a number, or infinite: NaN is beyond no limit, so it passes every other check."""
+    for name, value in settings.items():
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, float) and not math.isfinite(one):
+                raise InputError(f"The value {one} of {name.replace('_', ' ')} is no finite number: give one.")
 
 
 def first_line(error: Exception) -> str:

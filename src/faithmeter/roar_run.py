@@ -20,7 +20,7 @@ from faithmeter.errors import InputError
 from faithmeter.faithfulness.roar import Importance, Node, graph
 from faithmeter.files import read_json, read_jsonl, write_bytes, write_json, write_jsonl
 from faithmeter.results import Result
-from faithmeter.run import environment, is_roar, read_config, refuse_existing, subject_of
+from faithmeter.run import begin, is_roar, read_config, subject_of
 from faithmeter.training import TrainingConfig
 
 FORMAT = 1
@@ -89,9 +89,7 @@ class RoarRun:
                 )
             config = replace(config, **grown)
         else:
-            refuse_existing(path)
-            path.mkdir(parents=True, exist_ok=True)
-            write_json(path / "environment.json", environment())
+            begin(path)
         write_json(path / "config.json", {"format": FORMAT, "kind": "roar", **asdict(config)})
         return cls(path)
 

@@ -15,8 +15,10 @@ RUN/select/           explanations of every text, and what models answer that ar
 """
 
 import hashlib
+import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -24,6 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import torch
 
 from faithmeter.classifier import Classifier, load_classifier
@@ -38,8 +41,11 @@ from faithmeter.training.strategy import STRATEGIES
 from faithmeter.units import TOKEN
 
 FORMAT = 1
+HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
 MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
 BESIDE_WEIGHTS = ("*.json", "*.txt", "*.model")  # config and tokenizer, as transformers names their files
+ATTACK_AGAIN = "`faithmeter attack`, asked as before, attacks the texts again."
+ATTACK_SETTINGS = b"faithmeter"  # their key in the metadata of the file of attacked texts
 DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
 
 
@@ -102,9 +108,7 @@ class Run:
     def create(cls, path: str | Path, config: RunConfig) -> "Run":
         """Make a new run directory; an existing one is refused, never overwritten."""
         path = Path(path)
-        refuse_existing(path)
-        path.mkdir(parents=True, exist_ok=True)
-        write_json(path / "environment.json", environment())
+        begin(path)
         write_json(path / "config.json", {"format": FORMAT, **asdict(config)})
         return cls(path)
 
@@ -151,6 +155,15 @@ class Run:
     def attacks(self) -> Path:
         """The attacked test texts; there once `attack` is done."""
         return self.path / "attacks.parquet"
+
+    @property
+    def attack_settings(self) -> dict[str, Any]:
+        """What the run's texts were attacked with; empty where they were not."""
+        if not self.attacks.exists():
+            return {}
+        return json.loads(
+            pyarrow.parquet.read_schema(require_whole(self.attacks, ATTACK_AGAIN)).metadata[ATTACK_SETTINGS]
+        )
 
     @property
     def judgements(self) -> Path:
@@ -224,7 +237,7 @@ class Run:
     def data(self) -> Splits:
         """Load the run's data again, and refuse when it is no longer the same."""
         config = self.config
-        splits = load_splits(config.data).in_order_of(config.labels)
+        splits = load_splits(config.data, labels_known=True).in_order_of(config.labels)
         if splits is None or splits.fingerprint != config.fingerprint:
             raise InputError(
                 f"The data of {self.path} has changed since the run was made, so new results would not fit the old "
@@ -325,9 +338,35 @@ def read_config(path: Path) -> Any:  # noqa: ANN401 (of a run, an experiment, or
     return read_json(path / "config.json", "Restore it from a copy, or make a new run.")
 
 
+def begin(path: Path) -> None:
+    """Write what comes before the config.json of a run or an experiment, in place of what a killed process left of it.
+
+    The caller holds the lock of a folder that others may be beginning, too.
+    """
+    refuse_existing(path)
+    path.mkdir(parents=True, exist_ok=True)
+    for file in path.iterdir():
+        if HALF_WRITTEN.fullmatch(file.name):
+            file.unlink()
+    write_json(path / "environment.json", environment())
+
+
+def _is_of_a_beginning(file: Path) -> bool:
+    """Whether a file is surely one that is left of a beginning which was killed before the config.json was there."""
+    if file.name == LOCK or HALF_WRITTEN.fullmatch(file.name):
+        return True
+    if file.name != "environment.json":
+        return False
+    try:
+        stored = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(stored, dict) and "faithmeter" in (stored.get("packages") or ())
+
+
 def refuse_existing(path: Path) -> None:
-    """Refuse a path that already holds something."""
-    if path.is_dir() and not any(one.name != LOCK for one in path.iterdir()):
+    """Refuse a path that already holds something else than the beginning that a killed process left."""
+    if path.is_dir() and all(map(_is_of_a_beginning, path.iterdir())):
         return
     if is_roar(path):
         raise InputError(f"{path} holds a ROAR experiment, and nothing is overwritten. Choose another name.")

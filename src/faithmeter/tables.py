@@ -29,7 +29,7 @@ def read_rows(path: Path) -> list[Row]:
     kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1].lower()
     try:
         if kind == "parquet":
-            return list(pyarrow.parquet.read_table(path).to_pylist())
+            return _read_parquet(path)
         if kind not in ("csv", "tsv", "jsonl", "json"):
             raise InputError(f"{path}: files of this kind cannot be read. Use one of {', '.join(SUFFIXES)}.")
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw:
@@ -46,6 +46,31 @@ def read_rows(path: Path) -> list[Row]:
 
 class _BadLineError(Exception):
     pass
+
+
+def _read_parquet(path: Path) -> list[Row]:
+    """Read a parquet file; a column of bytes is text if all of it is UTF-8, and is left as it is otherwise."""
+    table = pyarrow.parquet.read_table(path)
+    rows: list[Row] = table.to_pylist()
+    for column in (field.name for field in table.schema if "binary" in str(field.type)):
+        try:
+            texts = [_text_of(row[column]) for row in rows]
+        except UnicodeDecodeError:
+            continue  # such as a picture; who needs the column refuses it (`holds_bytes`)
+        for row, text in zip(rows, texts, strict=True):
+            row[column] = text
+    return rows
+
+
+def _text_of(value: Any) -> Any:  # noqa: ANN401 (a cell of any type)
+    if isinstance(value, list):
+        return [_text_of(one) for one in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def holds_bytes(value: Any) -> bool:  # noqa: ANN401
+    """Whether a cell, or an entry of the list in it, is bytes that are not text."""
+    return any(isinstance(one, bytes) for one in (value if isinstance(value, list) else (value,)))
 
 
 def _decoded(content: bytes, path: Path) -> str:
@@ -66,6 +91,9 @@ def _read_csv(lines: Iterable[str], kind: str) -> Iterator[Row]:
         header = next(reader, None)
         if header is None:
             return
+        twice = next((name for name in header if name and header.count(name) > 1), None)
+        if twice is not None:
+            raise _BadLineError(f"line 1: two columns are named {twice!r}. Give each a name of its own.")
         for values in reader:
             if not values:
                 continue

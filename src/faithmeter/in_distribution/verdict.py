@@ -6,7 +6,6 @@ small. So the verdict counts the rows below 5 % and compares the rows' ranks, ea
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -79,10 +78,10 @@ def smallest_of(p_values: Sequence[float]) -> float:
     return min(1.0, len(p_values) * min(p_values))
 
 
-def summary(verdicts: Sequence[Verdict], model: str | Path | None = "THIS_RUN/model") -> str:
+def summary(verdicts: Sequence[Verdict], remedy: str | None) -> str:
     """Say in words whether masking may be trusted, given a verdict for each masking ratio.
 
-    `model` is whose; None where training on is no way out, because the texts are of another domain than its own.
+    `remedy` is the command that trains on from the model, where that is a way out.
     """
     p_values = [verdict.anywhere.dataset_p_value for verdict in verdicts]
     if smallest_of(p_values) > LEVEL:
@@ -92,11 +91,11 @@ def summary(verdicts: Sequence[Verdict], model: str | Path | None = "THIS_RUN/mo
         )
     worst = min(verdicts, key=lambda verdict: (verdict.anywhere.dataset_p_value, -verdict.anywhere.share_below))
     found = f"At {100 * worst.step // STEPS} % masked: {worst.words}"
-    if model is None:
+    if remedy is None:
         return found
     return (
         f"{found} Train on from this model, with the same data, to get one that understands masks; its head and its "
-        f"classes stay: `faithmeter train NEW_RUN --model {model}`."
+        f"classes stay: `{remedy}`."
     )
 
 

@@ -1,7 +1,6 @@
 """The jobs people come with, each a page of plain calls. The command line only parses and prints."""
 
 from faithmeter.data import DataSpec
-from faithmeter.in_distribution import summary
 from faithmeter.jobs.adopting import adopt
 from faithmeter.jobs.attacking import attack, attacked_rows
 from faithmeter.jobs.auditing import AuditOptions, audit
@@ -11,6 +10,7 @@ from faithmeter.jobs.comparing import MEASURES as COMPARED_MEASURES
 from faithmeter.jobs.comparing import WAYS, compare
 from faithmeter.jobs.explaining import explain, read_texts
 from faithmeter.jobs.measuring import MeasureOptions, measure
+from faithmeter.jobs.repeating import require_repetitions
 from faithmeter.jobs.reporting import compared, report, roar_verdict
 from faithmeter.jobs.roaring import RoarOptions, go_on, roar
 from faithmeter.jobs.scaling import scale
@@ -27,6 +27,7 @@ from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.select import select_sections
 from faithmeter.reports.transfer import transfer_sections
 from faithmeter.roar_run import RoarRun
+from faithmeter.run import Run
 from faithmeter.workers import workers_here
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "MeasureOptions",
     "RoarOptions",
     "RoarRun",
+    "Run",
     "SelectOptions",
     "TrainingOptions",
     "adopt",
@@ -60,6 +62,7 @@ __all__ = [
     "read_texts",
     "ready_suites",
     "report",
+    "require_repetitions",
     "resume",
     "roar",
     "roar_verdict",
@@ -68,7 +71,6 @@ __all__ = [
     "select_sections",
     "serve",
     "suite_text",
-    "summary",
     "synthetic_roar",
     "train",
     "transfer",

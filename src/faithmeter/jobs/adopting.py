@@ -10,7 +10,7 @@ from faithmeter.data import DataSpec, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder
 from faithmeter.from_scratch import FROM_SCRATCH
-from faithmeter.jobs.training import absolute, absolute_model, encode, store_performance
+from faithmeter.jobs.training import absolute, absolute_model, command_to_train, encode, store_performance
 from faithmeter.performance import require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.results import find
@@ -62,7 +62,7 @@ def adopt(
     if classes is None:
         raise InputError(
             f"{model} has no classification head yet (that of a whole T5 reads its decoder, which is not used here), "
-            f"so it has nothing to explain. Train it first: `faithmeter train RUN --model {model}` with the same data."
+            f"so it has nothing to explain. Train it first: `{command_to_train(path, data, model, max_length)}`."
         )
     loaded = load_splits(data)
     splits = loaded.in_order_of(classes)

@@ -17,14 +17,12 @@ from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.attack import AFTER, BEFORE, KIND, QUERIES, SUCCESS, UNTRIED, WORDS
 from faithmeter.results import Result
-from faithmeter.run import Run
+from faithmeter.run import ATTACK_AGAIN, ATTACK_SETTINGS, Run
 from faithmeter.settings import of_model
 from faithmeter.statistics import mean_interval
 
 ROWS = 200
-AGAIN = "`faithmeter attack`, asked as before, attacks the texts again."
 FORMAT = 1  # of the stored columns
-SETTINGS = b"faithmeter"  # the key of the settings in the file's own metadata
 
 
 def attack(
@@ -72,7 +70,7 @@ def _attack(run: Run, rows: int, kinds: Sequence[str], budget: float, seed: int,
         "queries": found.queries,
         "tried": found.tried,
     }
-    table = pyarrow.table(columns).replace_schema_metadata({SETTINGS: json.dumps(settings)})
+    table = pyarrow.table(columns).replace_schema_metadata({ATTACK_SETTINGS: json.dumps(settings)})
     write_bytes(run.attacks, parquet(table))
     run.store_results((KIND,), _results(found, labels))
     return run
@@ -82,16 +80,9 @@ def attacked_rows(run: Run) -> list[dict[str, Any]]:
     """Return the attacked texts of a run, one row each, with the names of the classes; none where there are none."""
     if not run.attacks.exists():
         return []
-    labels, file = run.config.labels, require_whole(run.attacks, AGAIN)
+    labels, file = run.config.labels, require_whole(run.attacks, ATTACK_AGAIN)
     found = pyarrow.parquet.read_table(file).to_pylist()
     return [{**row, **{name: labels[row[name]] for name in ("label", "before", "after")}} for row in found]
-
-
-def attack_settings(run: Run) -> dict[str, Any]:
-    """Return what the run's texts were attacked with; empty where they were not."""
-    if not run.attacks.exists():
-        return {}
-    return json.loads(pyarrow.parquet.read_schema(require_whole(run.attacks, AGAIN)).metadata[SETTINGS])
 
 
 def _results(found: Attack, labels: Ints) -> list[Result]:

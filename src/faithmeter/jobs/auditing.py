@@ -159,7 +159,7 @@ def _plausibility(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     """Return the run's model and texts, with the tokens that people marked."""
     config = run.config
     marks = marks_of(config.data.resolved(), options.rationales)
-    test = load_splits(config.data, keep=marks.columns).test
+    test = load_splits(config.data, keep=marks.columns, labels_known=True).test
     contexts = list(test["context"]) if "context" in test.column_names else None
     truth = rationale_tokens(plain.classifier, list(test["text"]), contexts, rationales_of(test, marks))
     return dataclasses.replace(plain, truth=truth)

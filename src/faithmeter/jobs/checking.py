@@ -22,7 +22,7 @@ from faithmeter.in_distribution import (
     summary,
 )
 from faithmeter.jobs.summarising import store_card
-from faithmeter.jobs.training import encode
+from faithmeter.jobs.training import command_to_train_on, encode
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
 from faithmeter.results import Result
@@ -91,8 +91,7 @@ def _measure_anew(run: Run) -> str:
 
 def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
     """Say in words whether masking may be trusted on a run, and what to do where it may not."""
-    run = Run(path)
-    return summary(verdicts, run.model_folder if run.config.reference is None else None)
+    return summary(verdicts, command_to_train_on(Run(path)))
 
 
 def _of_the_reference(run: Run, form: str, rows: int, reporter: Reporter) -> MaSF:

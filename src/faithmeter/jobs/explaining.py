@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from faithmeter.batch import Encoded
-from faithmeter.data import as_text, require_columns
+from faithmeter.data import as_text, require_columns, require_text
 from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import RANDOM_RUNS, Explanation, explain_texts
 from faithmeter.faithfulness.curves import walk_passes
@@ -126,5 +126,6 @@ def read_texts(path: str | Path, file: Path) -> tuple[list[str], list[str] | Non
         raise InputError(f"{file} holds no row.")
     columns = [task.text] if task.context is None else [task.text, task.context]
     require_columns(rows[0], columns, str(file))
+    require_text(rows, columns, str(file))
     texts = [as_text(row[task.text]) for row in rows]
     return texts, None if task.context is None else [as_text(row[task.context]) for row in rows]

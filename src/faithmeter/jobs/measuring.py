@@ -31,7 +31,7 @@ from faithmeter.in_distribution import MaSF
 from faithmeter.jobs.audit_summary import store_agreement
 from faithmeter.jobs.estimating import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
 from faithmeter.jobs.summarising import measured_texts, parquet, store_faithfulness
-from faithmeter.jobs.training import encode
+from faithmeter.jobs.training import command_to_train_on, encode
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.words import trusted
@@ -125,12 +125,13 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
         )
     masf = run.in_distribution_test()
     if trusted(run.results) is False:
+        remedy = command_to_train_on(run)
         reporter.warn(
             "masking is out-of-distribution for this model, so these curves say little about its explanations. "
             + (
-                f"`faithmeter train NEW_RUN --model {run.model_folder}` goes on from it to one that understands masks."
-                if run.config.reference is None
-                else "The texts are of another domain than it was trained on."
+                "The texts are of another domain than it was trained on."
+                if remedy is None
+                else f"This goes on from it, with the same data, to one that understands masks: `{remedy}`."
             )
         )
     classifier, splits = run.classifier(), run.data()

@@ -18,8 +18,8 @@ from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import explain_text
 from faithmeter.files import require_whole, write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
-from faithmeter.jobs.attacking import attack_settings
 from faithmeter.jobs.audit_summary import drift_points
+from faithmeter.jobs.repeating import asked_of, but_the_seed, seed_of
 from faithmeter.jobs.summarising import pool
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import words
@@ -31,16 +31,13 @@ from faithmeter.reports.parts import Example, Section
 from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
 from faithmeter.results import Rows, most_faithful
 from faithmeter.roar_run import RoarRun
-from faithmeter.run import MEASURE_AGAIN, Run, RunConfig, is_roar
-from faithmeter.settings import BEFORE
+from faithmeter.run import MEASURE_AGAIN, Run, is_roar
 from faithmeter.units import CHUNK, CHUNKED, TOKEN
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
 ATTACK_OPTIONS = ("rows", "kinds", "budget", "seed")
 AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget", "other")
-# settings that differ from seed to seed, or from release to release, without making results that do not compare
-OF_ONE_RUN = ("weights", "tokenizer_and_config", "faithmeter", "other", "other_weights")
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 
 
@@ -99,22 +96,11 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Return the runs by title: together where they differ in the seed alone, each in its own right otherwise."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        config, settings = _but_the_seed(run), run.measurement_settings
-        asked = {key: settings.get(key) for key in ("target", "rows", "beam_rows", "seed", "by", "chunk", "checked")}
-        # each training has weights of its own, and the in-distribution test that was fitted to them the run's seed
-        asked |= {
-            judge: {
-                name: str(value).removesuffix(f", seed {_seed(run)}") for name, value in {**BEFORE, **found}.items()
-            }
-            | dict.fromkeys(OF_ONE_RUN)
-            for judge, found in run.judgement_settings.items()
-        }
-        for job, found in (("select", run.selection_settings), ("attack", attack_settings(run))):
-            asked |= {job: {**BEFORE, **found} | dict.fromkeys(OF_ONE_RUN)}
-        groups[repr((config, asked))].append(run)
+        checked = run.measurement_settings.get("checked")
+        groups[repr((but_the_seed(run), asked_of(run), checked))].append(run)
     titled: dict[str, list[Run]] = {}
     for same in groups.values():
-        seeds = [_seed(run) for run in same]
+        seeds = [seed_of(run) for run in same]
         if len(set(seeds)) < len(seeds):
             raise InputError(
                 f"{' and '.join(str(run.path) for run in same)} are the same training with the same seed, which would "
@@ -124,26 +110,6 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
         names = (title if number == 1 else f"{title} ({number})" for number in count(1))
         titled[next(name for name in names if name not in titled)] = same
     return titled
-
-
-def _at_home(run: Run) -> RunConfig:
-    """Return how the model of a run was made: of one on another domain, that is written where it was trained."""
-    home = run.config.reference
-    return Run(home).config if home is not None and (Path(home) / "config.json").is_file() else run.config
-
-
-def _seed(run: Run) -> int:
-    return _at_home(run).seed
-
-
-def _but_the_seed(run: Run) -> RunConfig:
-    """Return how a run was made, but for what differs from one seed to the next."""
-    config, home = run.config, _at_home(run)
-    training = None if home.training is None else dataclasses.replace(home.training, seed=0)
-    if config.reference is None:
-        return dataclasses.replace(config, training=training)
-    # its model and its home are folders of one seed's own
-    return dataclasses.replace(config, training=training, model=home.model, reference=repr(home.data))
 
 
 def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
@@ -158,7 +124,7 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         metric=config.metric,
         rows=rows,
         histories=[run.history for run in runs],
-        trainings={_seed(run): run.results for run in runs},
+        trainings={seed_of(run): run.results for run in runs},
         settings=_settings(runs),
         commands=[line for run in runs for line in _commands(run)],
         validation_rows=None if masf is None else masf.rows,
@@ -229,7 +195,7 @@ def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = 
         protocols=config.protocols,
         rows=run.results,
         settings=[(name.replace("_", " "), str(value)) for name, value in listed.items()],
-        commands=[_command("roar", str(run.path), *_data_options(config.data), "--model", config.model, *options)],
+        commands=[_command("roar", str(run.path), *config.data.options, "--model", config.model, *options)],
         masked=masked,
         beside=beside,
     )
@@ -246,7 +212,9 @@ def _data_settings(data: DataSpec) -> dict[str, Any]:
     own = ("metric",) if data.task is None else ("metric", "text", "context", "label")
     renamed = {"seed": "seed of the data"}
     return {
-        renamed.get(name, name): value for name, value in vars(data).items() if value is not None and name not in own
+        renamed.get(name, name): value
+        for name, value in vars(data).items()
+        if value is not None and value is not False and name not in own
     }
 
 
@@ -258,7 +226,7 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "runs": ", ".join(str(run.path) for run in runs),
         "model": config.model,
         "classes": ", ".join(config.labels),
-        "seeds": ", ".join(str(_seed(run)) for run in runs),
+        "seeds": ", ".join(str(seed_of(run)) for run in runs),
         "metric": config.metric,
         **_data_settings(config.data),
         **{name: value for name, value in training.items() if name != "seed"},
@@ -273,20 +241,10 @@ def _command(*parts: str) -> str:
     return shlex.join(("faithmeter", *parts))
 
 
-def _data_options(data: DataSpec) -> list[str]:
-    """Return the options that name the data."""
-    return [
-        part
-        for name, value in vars(data).items()
-        if value is not None and (name, value) not in (("text", "text"), ("label", "label"), ("metric", "accuracy"))
-        for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
-    ]
-
-
 def _commands(run: Run) -> list[str]:
     """Return the commands that lead to the run."""
     config, path = run.config, str(run.path)
-    data = _data_options(config.data)
+    data = config.data.options
     check = [_command("check", path, *_check_options(run))] if run.checked else []
     if config.reference is not None:
         made = _command("transfer", config.reference, path, *data)
@@ -365,7 +323,7 @@ def _select_commands(run: Run) -> list[str]:
 
 def _attack_command(run: Run) -> list[str]:
     """Return the command that attacked the run's texts."""
-    asked = {name: value for name, value in attack_settings(run).items() if name in ATTACK_OPTIONS}
+    asked = {name: value for name, value in run.attack_settings.items() if name in ATTACK_OPTIONS}
     parts = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
     return [_command("attack", str(run.path), *parts)] if parts else []
 

@@ -156,7 +156,7 @@ def begin_roar(
     said = dataclasses.replace(
         training or TrainingOptions(), strategy="plain", validation="unmasked", seed=0, curriculum=False
     )
-    splits, kept = with_classes_of(model, load_splits(data))
+    splits, kept = with_classes_of(model, load_splits(data, labels_known=is_roar(Path(path))))
     for note in splits.notes:
         reporter.note(note)
     for note in kept:
@@ -181,7 +181,9 @@ def begin_roar(
         target=options.target,
         ig_steps=options.ig_steps,
     )
-    return RoarRun.create(path, config)
+    Path(path).mkdir(parents=True, exist_ok=True)
+    with only_one(Path(path)):
+        return RoarRun.create(path, config)
 
 
 def _training_defaults(model: str, task: Task) -> TrainingConfig:
@@ -264,7 +266,7 @@ def tidy(run: RoarRun, node: Node) -> None:
 def _prepared(path: str) -> tuple[Splits, Tokenised, Classifier]:
     """Return the splits of an experiment, the same tokenised and unmasked, and an untrained classifier."""
     config = RoarRun(path).config
-    splits, _ = with_classes_of(config.model, load_splits(config.data))
+    splits, _ = with_classes_of(config.model, load_splits(config.data, labels_known=True))
     if fingerprint_with(splits, config.model, config.vectors) != config.fingerprint:
         raise InputError(
             f"The data, the model or the word vectors of {path} have changed since it was begun. Restore the files, or "

@@ -5,6 +5,7 @@ them. Faults are told with the table they are in.
 """
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -320,12 +321,12 @@ def _as(value: object, hint: Any) -> object:  # noqa: ANN401
             if isinstance(value, list) and value and all(type(one) is each for one in value):
                 return tuple(value)
         elif type(value) is kind or (kind is float and type(value) is int):
-            return value
+            return None if isinstance(value, float) and not math.isfinite(value) else value
     return None
 
 
 def _in_words(hint: Any) -> str:  # noqa: ANN401
-    words = {str: "a text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
+    words = {str: "a text in quotes", int: "a whole number", float: "a finite number", bool: "true or false"}
     words |= {Names: "a list of names", Seeds: "a list of whole numbers"}
     return " or ".join(words.get(kind, "of that kind") for kind in _kinds(hint))
 

@@ -86,7 +86,9 @@ class Job:
             "vectors": plan.vectors,
             "max_length": plan.max_length,
         }
-        shared |= {"data": dataclasses.asdict(absolute(plan.data))}
+        data = dataclasses.asdict(absolute(plan.data))
+        # what was done before labels could be cleaned is done still
+        shared |= {"data": {name: value for name, value in data.items() if name != "clean_labels" or value}}
         training = {name: value for name, value in vars(plan.training).items() if value is not None}
         if self.kind == TRAIN:
             return {**shared, **training}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from faithmeter.data import Splits, load_splits
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, require_finite
 from faithmeter.files import only_one, wait_until_nobody_is_at_work, write_bytes, write_json
 from faithmeter.jobs.estimating import duration
 from faithmeter.jobs.reporting import report
@@ -75,6 +75,7 @@ class EngineOptions:
     gpus: float = 0
 
     def __post_init__(self) -> None:
+        require_finite(vars(self))
         if self.engine not in ENGINES:
             raise InputError(f"There is no engine {self.engine!r}: choose from {', '.join(ENGINES)}.")
         if self.engine != "ray" and (self.address is not None or (self.cpus, self.gpus) != (1, 0)):
@@ -151,7 +152,8 @@ def _plan(
     fingerprints, seconds = dict[tuple[str, str], str](), dict[str, float]()
     with reporter.bar("Reading the data", len(suite.tasks) * len(suite.models)) as advance:
         for task in suite.tasks:
-            splits = load_splits(task.data)
+            # a suite that was begun took them as they are
+            splits = load_splits(task.data, labels_known=(out / "suite.toml").is_file())
             for model in suite.models:
                 pair = task.name, model.name
                 fingerprints[pair] = fingerprint_with(splits, model.model, model.vectors)

@@ -11,7 +11,6 @@ import pyarrow.parquet
 import torch
 
 from faithmeter.batch import Encoded, Ints
-from faithmeter.errors import InputError
 from faithmeter.faithfulness.curves import (
     Curve,
     Faithfulness,
@@ -26,6 +25,7 @@ from faithmeter.faithfulness.curves import (
 from faithmeter.files import require_whole, write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
+from faithmeter.jobs.repeating import require_repetitions
 from faithmeter.masking import STEPS
 from faithmeter.reports.agreement import AGREEMENT
 from faithmeter.reports.card import model_card
@@ -198,14 +198,11 @@ def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdict
 def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the result rows of several measured runs as one: means, with intervals over the runs (their seeds).
 
-    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs.
+    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs. Runs
+    that differ in more than the seed of their training are refused.
     """
-    if len({run.path.resolve() for run in runs}) < len(runs):
-        raise InputError("The same run is named twice, which would look like two trainings that agree.")
+    require_repetitions(runs)
     rows = [run.results for run in runs]
-    metrics = {run.config.metric for run in runs}
-    if len(metrics) > 1:
-        raise InputError(f"These runs have different metrics ({', '.join(sorted(metrics))}), which have no mean.")
     keyed = [{key_of(row): row for row in one} for one in rows]
     pooled: list[dict[str, Any]] = []
     for key in [key for key in keyed[0] if all(key in one for one in keyed)]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from faithmeter.faithfulness.synthetic import TEST_ROWS, TRAIN_ROWS, synthetic_curves
-from faithmeter.files import write_jsonl
+from faithmeter.files import new_folder, write_jsonl
 from faithmeter.jobs.reporting import write_report
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.roar import synthetic_section, synthetic_verdict
@@ -27,14 +27,13 @@ def synthetic_roar(
         for seed in seeds:
             curves[seed] = synthetic_curves(seed, train_rows=train_rows, test_rows=test_rows)
             advance(1)
-    (page,) = write_report(out, "Does Recursive ROAR find the truth?", [synthetic_section(curves)], ("html",))
-    write_jsonl(
-        out / "curves.jsonl",
-        (
-            {"seed": seed, "order": order, "removed": removed, "accuracy": accuracy}
-            for seed, one in curves.items()
-            for order, curve in vars(one).items()
-            for removed, accuracy in enumerate(curve)
-        ),
+    rows = (
+        {"seed": seed, "order": order, "removed": removed, "accuracy": accuracy}
+        for seed, one in curves.items()
+        for order, curve in vars(one).items()
+        for removed, accuracy in enumerate(curve)
     )
-    return synthetic_verdict(curves), page
+    with new_folder(out) as folder:  # all of it or nothing, so that the same command can be given again
+        (page,) = write_report(folder, "Does Recursive ROAR find the truth?", [synthetic_section(curves)], ("html",))
+        write_jsonl(folder / "curves.jsonl", rows)
+    return synthetic_verdict(curves), out / page.name

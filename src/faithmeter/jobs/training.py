@@ -1,6 +1,7 @@
 """Train: masked fine-tuning of a model on a task, into a run directory."""
 
 import dataclasses
+import shlex
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from faithmeter.batch import Encoded, Ints
 from faithmeter.bilstm import BILSTM
 from faithmeter.classifier import Classifier, classes_of, load_classifier
 from faithmeter.data import DataSpec, Splits, load_splits
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, require_finite
 from faithmeter.files import only_one
 from faithmeter.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
 from faithmeter.in_distribution import masked_at_random
@@ -66,6 +67,9 @@ class TrainingOptions:
     adversarial_share: float | None = None
     adversarial_budget: float | None = None
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        require_finite(vars(self))
 
     def over(self, defaults: TrainingConfig) -> TrainingConfig:
         """Return the defaults with what the user said in their place."""
@@ -324,6 +328,23 @@ def masked_performance(
                 values.append(performance(metric, test.labels, predicted))
             results.append(Result("performance", sum(values) / draws, metric, "test", step / 10, len(test)))
     return results
+
+
+def command_to_train(path: str | Path, data: DataSpec, model: str | Path, max_length: int) -> str:
+    """Return the command that trains a model on data, by masked fine-tuning."""
+    said = (*data.options, "--model", str(model), "--max-length", str(max_length))
+    return shlex.join(("faithmeter", "train", str(path), *said))
+
+
+def command_to_train_on(run: Run) -> str | None:
+    """Return the command that goes on from a run's model, with its data, to one that understands masks.
+
+    None where that is no way out, because the texts are of another domain than the model's own.
+    """
+    config = run.config
+    if config.reference is not None:
+        return None
+    return command_to_train(f"{run.path}-masked", config.data, run.model_folder, config.max_length)
 
 
 def absolute_model(model: str) -> str:

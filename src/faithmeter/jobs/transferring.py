@@ -107,10 +107,9 @@ def match_classes(labels: Sequence[str], classes: Sequence[str]) -> dict[str, st
 
 def _with_classes(data: DataSpec, classes: Sequence[str], reporter: Reporter) -> DataSpec:
     """Return the data with its labels named as the model names its classes, and say what is taken for what."""
-    labels, said = load_splits(dataclasses.replace(data, classes=None)).labels, data.new_names
-    strange = next((label for label in said if label not in labels), None)
-    if strange is not None:
-        raise InputError(f"The data has no label {strange!r}: it has {', '.join(labels)}. Correct --classes.")
+    # as they are: whether they are clear is asked when they have the names that are said and found here
+    labels = load_splits(dataclasses.replace(data, classes=None), labels_known=True).labels
+    said = data.new_names(labels)
     named = {label: said.get(label, label) for label in labels}
     matched = match_classes(list(dict.fromkeys(named.values())), classes)
     if matched is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from faithmeter.errors import InputError, nearest
+from faithmeter.errors import InputError, nearest, require_finite
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
 
 PRECISIONS = ("no", "fp16", "bf16")
@@ -64,6 +64,7 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_finite(vars(self))
         if self.strategy not in STRATEGIES:
             raise InputError(f"There is no strategy {self.strategy!r}: choose from {', '.join(STRATEGIES)}.")
         if self.validation not in VALIDATIONS:
