@@ -255,6 +255,22 @@ def test_a_run_that_was_measured_before_there_were_units_was_measured_by_token(r
         measure(run.path, dataclasses.replace(options, by="word"))
 
 
+@pytest.mark.parametrize("by", ["token", "chunk"])
+def test_p_values_of_units_judged_at_the_walks_step_are_not_mixed_with_new_ones(run, by):
+    check(run.path)
+    options = MeasureOptions(measures=("loo-signed",), rows=5, random_runs=1, by=by, chunk=3)
+    measure(run.path, options)
+    file = run.measurements / "settings.json"
+    stored = json.loads(file.read_text())
+    del stored["judged_at"]  # as earlier versions left it
+    file.write_text(json.dumps(stored))
+    if by == "token":  # nothing has changed
+        measure(run.path, options)
+        return
+    with pytest.raises(InputError, match=r"another judged_at.*remove .*measurements first"):
+        measure(run.path, options)
+
+
 def test_masking_by_larger_units_costs_fewer_passes(run):
     passes = {}
     for by in ("token", "chunk"):

@@ -6,6 +6,7 @@ from faithmeter.in_distribution.masf import (
     fit_calibrated,
     fit_paper,
     masked_at_random,
+    neighbouring_steps,
     step_features,
 )
 from faithmeter.in_distribution.p_values import fisher, simes
@@ -21,6 +22,7 @@ __all__ = [
     "fit_calibrated",
     "fit_paper",
     "masked_at_random",
+    "neighbouring_steps",
     "simes",
     "smallest_of",
     "step_features",

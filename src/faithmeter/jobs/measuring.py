@@ -333,7 +333,7 @@ def _walk_table(
             "probability": logits.softmax(dim=-1).gather(1, targets[:, None])[:, 0],
         }
         if masf is not None:
-            own, outside = masf.p_values(features, batch.attention_mask.sum(dim=1), batch.rows, step)
+            own, outside = masf.walk_p_values(masked, features, step)
             found |= {"p_own": own, "p_outside": outside}
         for key, value in found.items():
             columns.setdefault(key, []).append(value)
@@ -395,13 +395,15 @@ def _settings(run: Run, options: MeasureOptions) -> dict[str, Any]:
     settings |= {"by": options.by, "chunk": options.chunk if options.by == CHUNKED else None}
     settings |= {"checked": run.checked, "weights": run.weights, "max_length": run.config.max_length}
     settings["in_distribution"] = sum_of(run.in_distribution_folder) if run.checked else None
+    # earlier versions judged whole units at the step of the walk: their p-values do not mix with these
+    settings["judged_at"] = "the share that is masked" if run.checked and options.by != TOKEN else None
     return settings | {"faithmeter": metadata.version("faithmeter"), "format": FORMAT}
 
 
 def _differing(run: Run, settings: Mapping[str, Any]) -> list[str]:
     """Return what the stored measurements of a run were made with otherwise; nothing where there are none.
 
-    Earlier versions did not keep the last two, which are then taken to be the same.
+    Earlier versions did not keep the longest length and the test, which are then taken to be the same.
     """
     stored = run.measurement_settings
     known = {name: settings[name] for name in ("max_length", "in_distribution")} | stored

@@ -100,7 +100,11 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
 
 
 def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
-    """Return the verdict on the masked rows of each step; none where the run was not checked."""
+    """Return the verdict on the masked rows of each step; none where the run was not checked.
+
+    By larger units the rows of a step are judged by the references of their own shares, several at a step. All have as
+    many calibrating rows, and rows that share fewer of them vary together less than the tests allow for.
+    """
     if masf is None or masf.form == "paper":  # the paper's form allows no verdict
         return []
     lengths = torch.from_numpy(test.lengths[table["row"][:, 0]])
