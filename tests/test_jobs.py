@@ -21,6 +21,7 @@ from faithmeter.jobs.estimating import duration, estimated_seconds
 from faithmeter.jobs.explaining import within_budget
 from faithmeter.jobs.measuring import Stopwatch
 from faithmeter.progress import Silent
+from faithmeter.reports.words import VALIDATION_TEXTS, trusted
 from faithmeter.results import Result, find, most_faithful
 from faithmeter.run import chosen_device
 
@@ -84,6 +85,46 @@ def test_check_says_when_validation_and_test_are_not_of_one_source(run):
 def test_check_fits_on_as_many_rows_as_told(run):
     check(run.path, rows=20)
     assert run.in_distribution_test().rows == 20
+
+
+def declared_plain(run):
+    """The run as if its model had been trained without masks: it is judged against its unmasked rows."""
+    config = json.loads((run.path / "config.json").read_text())
+    config["training"]["strategy"] = "plain"
+    (run.path / "config.json").write_text(json.dumps(config))
+
+
+def test_a_check_on_four_rows_calls_nothing_trusted_that_a_check_on_more_rejects(run, faithmeter):
+    declared_plain(run)
+    code, printed = faithmeter("check", run.path, "--rows", "4")
+    assert code == 0, printed
+    assert "trusted" not in printed
+    assert "So few texts give no verdict: the test was fitted on 4 and asked about 80" in printed
+    assert "misses most texts with random words in half of their places" in printed
+    assert trusted(run.results) is None
+    card = (run.model_folder / "README.md").read_text()
+    assert "So few texts give no verdict" in card
+    assert "texts are in-distribution" not in card
+    code, printed = faithmeter("measure", run.path, "--measures", "loo-signed", "--rows", "5", "--random-runs", "1")
+    assert "So few texts give no verdict" in printed
+    code, printed = faithmeter("report", run.path, "--format", "markdown", "--no-examples")
+    page = (run.path / "report" / "report.md").read_text()
+    assert "nothing says that the comparison is fair" in page
+    assert "so the comparison is fair" not in page
+    assert page.count("So few texts give no verdict") == 2  # where the reader is warned, and beside the p-values
+    shutil.rmtree(run.measurements)
+    check(run.path)
+    assert trusted(run.results) is False  # 64 validation rows are enough to reject
+
+
+def test_the_fewest_texts_of_several_runs_decide_whether_they_give_a_verdict(measured, tmp_path):
+    runs = []
+    for name, texts in (("few", 20.0), ("many", 6000.0)):
+        run = Run(shutil.copytree(measured.path, tmp_path / name))
+        rows = [{**row, "value": texts} if row["kind"] == VALIDATION_TEXTS else row for row in run.results]
+        write_jsonl(run.path / "results.jsonl", rows)
+        runs.append(run)
+    assert find(pool(runs), VALIDATION_TEXTS)["value"] == 20
 
 
 def test_explanations_that_find_the_telling_word_are_more_faithful_than_random(measured):
@@ -431,9 +472,7 @@ def test_a_measured_walk_has_a_p_value(measured):
 
 
 def test_a_plain_model_is_told_to_train_on_and_can_be(run, tmp_path):
-    config = json.loads((run.path / "config.json").read_text())
-    config["training"]["strategy"] = "plain"  # judged against its unmasked rows
-    (run.path / "config.json").write_text(json.dumps(config))
+    declared_plain(run)
     head = load_file(run.model_folder / "model.safetensors")["classifier.out_proj.weight"]
     assert len(check(run.path)) == 11
     options = TrainingOptions(epochs=1, learning_rate=1e-9)
@@ -476,7 +515,7 @@ def test_the_command_line_checks_and_measures(run, faithmeter):
     assert (code, "faithmeter check" in printed) == (2, True)
     code, printed = faithmeter("check", run.path)
     assert code == 0
-    assert "Masking may be trusted" in printed or "Out-of-distribution" in printed
+    assert "So few texts give no verdict: the test was fitted on 64 and asked about 80" in printed
     code, printed = faithmeter(
         "measure", run.path, "--measures", "grad-l2, loo-abs", "--rows", "10", "--random-runs", "2"
     )

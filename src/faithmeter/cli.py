@@ -141,7 +141,7 @@ def quickstart(
     print_performance(jobs.train(path, data, model, options, reporter=reporter))
     console.print("\nIs masking in-distribution for this model?")
     verdicts = jobs.check(path, reporter=reporter)
-    print_check(verdicts, jobs.summary(verdicts, path / "model"))
+    print_check(verdicts, jobs.in_words(path, verdicts))
     console.print("\nWhich importance measure is faithful to it?")
     print_faithfulness(jobs.measure(path, measured, workers=None, reporter=reporter).results)
     (page,) = jobs.report([path], path / "report", reporter=reporter)

@@ -10,7 +10,7 @@ from faithmeter.in_distribution.masf import (
     step_features,
 )
 from faithmeter.in_distribution.p_values import fisher, simes
-from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict, smallest_of, summary
+from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict, smallest_of, summary, too_few
 
 __all__ = [
     "LEVEL",
@@ -27,4 +27,5 @@ __all__ = [
     "smallest_of",
     "step_features",
     "summary",
+    "too_few",
 ]

@@ -25,14 +25,16 @@ from faithmeter.jobs.summarising import store_card
 from faithmeter.jobs.training import encode
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
-from faithmeter.results import Result
+from faithmeter.reports.words import CHECKED_TEXTS, VALIDATION_TEXTS
+from faithmeter.results import Result, find
 from faithmeter.run import Run
 from faithmeter.training.strategy import masked_copy
 
 # More rows make the level no truer, and the stored test larger: 6,000 rows of RoBERTa-base are 1.3 GB.
 ROWS = 6000
 FORMS = ("calibrated", "paper")
-KINDS = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
+PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
+KINDS = (*PER_RATIO, *CHECKED_TEXTS)
 
 
 def check(
@@ -78,9 +80,11 @@ def _check(run: Run, form: str, rows: int, reporter: Reporter) -> list[Verdict]:
             f"--form and --rows, on the same kind of machine. Otherwise: {_measure_anew(run)}"
         )
     verdicts = judge(classifier, masf, test, seed=config.seed, reporter=reporter)
-    kinds = KINDS if form == "calibrated" else KINDS[1:]  # the paper's form allows no verdict
-    results = [result for verdict in verdicts for result in _results(verdict) if result.kind in kinds]
-    run.store_results(KINDS, results)
+    results = [result for verdict in verdicts for result in _results(verdict)]
+    texts = zip(CHECKED_TEXTS, (masf.rows, len(test)), strict=True)
+    results += [Result(kind, count, "texts", "test", None, count) for kind, count in texts]
+    kinds = KINDS if form == "calibrated" else PER_RATIO[1:]  # the paper's form allows no verdict
+    run.store_results(KINDS, [result for result in results if result.kind in kinds])
     store_card(run)
     return verdicts
 
@@ -92,7 +96,8 @@ def _measure_anew(run: Run) -> str:
 def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
     """Say in words whether masking may be trusted on a run, and what to do where it may not."""
     run = Run(path)
-    return summary(verdicts, run.model_folder if run.config.reference is None else None)
+    fitted_on = find(run.results, VALIDATION_TEXTS)["value"]
+    return summary(verdicts, run.model_folder if run.config.reference is None else None, validation_texts=fitted_on)
 
 
 def _of_the_reference(run: Run, form: str, rows: int, reporter: Reporter) -> MaSF:
@@ -203,4 +208,4 @@ def _results(verdict: Verdict) -> list[Result]:
         verdict.random.share_below,
         verdict.anywhere.share_below,
     )
-    return [Result(kind, value, "p", "test", ratio, n) for kind, value in zip(KINDS, values, strict=True)]
+    return [Result(kind, value, "p", "test", ratio, n) for kind, value in zip(PER_RATIO, values, strict=True)]

@@ -35,7 +35,7 @@ from faithmeter.jobs.summarising import parquet, store_faithfulness
 from faithmeter.jobs.training import encode
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
-from faithmeter.reports.words import trusted
+from faithmeter.reports.words import checked, trusted
 from faithmeter.run import Run
 from faithmeter.units import CHUNK, CHUNKED, TOKEN, Explain, even_shares, require_units, with_units
 from faithmeter.workers import cores, one_thread, work_through
@@ -133,6 +133,9 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
                 else "The texts are of another domain than it was trained on."
             )
         )
+    found = checked(run.results)
+    if trusted(run.results) is None and found is not None:
+        reporter.warn(found)
     classifier, splits = run.classifier(), run.data()
     measures = distinct(options.measures, classifier)
     test = in_units(encode(classifier, splits.test, "test", reporter), classifier, splits.test, options)

@@ -28,6 +28,7 @@ from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_
 from faithmeter.masking import STEPS
 from faithmeter.reports.agreement import AGREEMENT
 from faithmeter.reports.card import model_card
+from faithmeter.reports.words import CHECKED_TEXTS
 from faithmeter.results import Result, key_of, most_faithful
 from faithmeter.run import Run
 from faithmeter.statistics import mean_interval, student_interval
@@ -197,7 +198,8 @@ def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdict
 def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the result rows of several measured runs as one: means, with intervals over the runs (their seeds).
 
-    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs.
+    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs; of the
+    numbers of texts that they were checked on, the smallest.
     """
     if len({run.path.resolve() for run in runs}) < len(runs):
         raise InputError("The same run is named twice, which would look like two trainings that agree.")
@@ -216,6 +218,8 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
             if interval is not None and same[0]["metric"].endswith(SHARES):
                 interval = max(0.0, interval[0]), min(1.0, interval[1])
         value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
+        if key[0] in CHECKED_TEXTS:  # one run's many texts are no verdict on another
+            value = float(values.min())
         low, high = interval or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
         pooled.append({**row, "over": "seeds", "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)})

@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from scipy import stats
 
 from faithmeter.importance import is_signed
-from faithmeter.in_distribution import LEVEL, smallest_of
+from faithmeter.in_distribution import LEVEL, smallest_of, too_few
 from faithmeter.in_distribution.masf import ROWS_NEEDED
 from faithmeter.masking import STEPS
 from faithmeter.results import Row, Rows, find, most_faithful, number, rows_of
 
 FEW_TEXTS, FEW_TRAININGS = 50, 10
 TRANSFER = "transfer"  # the kind of rows that only a run on another domain has
+# kinds of the numbers of texts that the in-distribution test was fitted on and asked about; earlier runs have none
+VALIDATION_TEXTS, TEST_TEXTS = CHECKED_TEXTS = ("check_validation_texts", "check_test_texts")
 TERMS = (
     ("token", "A word or a piece of one, as the model reads it."),
     ("score", "The number that the model gives a class, from which its probability follows (the logit)."),
@@ -99,9 +101,36 @@ def equals(rows: Rows) -> list[str]:
 
 
 def trusted(rows: Rows) -> bool | None:
-    """Return whether masking is in-distribution for the model; None where that was not checked."""
+    """Return whether masking is in-distribution for the model; None where that was not checked, or on too few texts.
+
+    Few texts can speak against masking, as the level holds for any number of them, but not for it.
+    """
     p_values = [row["value"] for row in rows_of(rows, "check_p_value")]
-    return smallest_of(p_values) > LEVEL if p_values else None
+    if p_values and smallest_of(p_values) <= LEVEL:
+        return False
+    return True if p_values and checked_on_few(rows) is None else None
+
+
+def checked_on_few(rows: Rows) -> str | None:
+    """Return why the check gives no verdict in favour of masking; None where its texts were enough, or are unknown."""
+    counts = [find(rows, kind)["value"] for kind in CHECKED_TEXTS]
+    return None if None in counts else too_few(*counts)
+
+
+def checked(rows: Rows) -> str | None:
+    """Return what the check found of randomly masked texts, in words; None where there was none."""
+    p_values = [row["value"] for row in rows_of(rows, "check_p_value")]
+    if not p_values:
+        return None
+    smallest, few = f"(smallest p-value of {len(p_values)} ratios: {min(p_values):.3f})", checked_on_few(rows)
+    if trusted(rows) is False:
+        return (
+            f"Randomly masked texts are out-of-distribution for this model {smallest}: what it answers on them says "
+            "little about its explanations."
+        )
+    if few is not None:
+        return f"Nothing out-of-distribution was found among randomly masked texts {smallest}. {few}"
+    return f"Randomly masked texts are in-distribution for this model, at every masking ratio {smallest}."
 
 
 def surely_positive(row: Row, tried: int) -> bool:
@@ -199,11 +228,11 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
     if best is None:
         return found
     if trusted(rows) is None:
-        found.append(
-            "Whether masking is in-distribution was not checked (the paper's form of the test allows no verdict), so "
-            "nothing says that the comparison is fair."
+        unchecked = (
+            "Whether masking is in-distribution was not checked (the paper's form of the test allows no verdict)."
         )
-    strange = strangers(rows) if trusted(rows) else []
+        found.append(f"{checked_on_few(rows) or unchecked} So nothing says that the comparison is fair.")
+    strange = [] if trusted(rows) is False else strangers(rows)
     if strange:
         each = [
             f"{name} up to {100 * row['value']:.0f} % (at {round(STEPS * row['masking_ratio']) * 10} % masked)"
