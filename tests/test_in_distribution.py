@@ -185,6 +185,15 @@ def test_a_row_is_outside_only_if_it_is_atypical_for_its_ratio_and_for_every_oth
         assert torch.equal(p_values, judge(unmasked, null_rows(9, 2)))
 
 
+def test_the_test_against_unmasked_rows_is_what_a_fit_on_unmasked_rows_alone_gives():
+    steps = [null_rows(6000, 1, step) for step in range(3)]
+    found = fit_calibrated(steps, lengths_of(6000), steps=3, seed=2).against_unmasked()
+    alone = fit_calibrated(steps[:1], lengths_of(6000), steps=1, seed=2)
+    given = null_rows(90, 5, 2), lengths_of(90), torch.arange(90), 2
+    for mine, expected in zip(found.p_values(*given), alone.p_values(*given), strict=True):
+        assert torch.equal(mine, expected)
+
+
 @pytest.mark.parametrize("stored", ["saved", "fitted there", "paper"])
 def test_a_stored_test_gives_the_same_p_values(stored, tmp_path):
     steps = [null_rows(6000, 1, step) for step in range(2)]

@@ -158,10 +158,10 @@ def test_check_keeps_the_features_of_one_pass_at_a_time(run, monkeypatch):
     check(run.path)
     masf, classifier = run.in_distribution_test(), run.classifier()
     test = classifier.encode(run.data().test["text"])
-    whole = checking.judge(classifier, masf, test, seed=0)
+    whole = checking.judge(classifier, [masf], test, seed=0)
     monkeypatch.setattr("faithmeter.classifier.TOKENS_PER_CPU_PASS", 60)
     monkeypatch.setattr(Classifier, "predict_with_features", watched)
-    assert checking.judge(classifier, masf, test, seed=0) == whole
+    assert checking.judge(classifier, [masf], test, seed=0) == whole
     assert len(most) > 5 * 11  # several passes at each ratio
     assert max(most) <= 1  # that of the pass before, until its place is taken
 

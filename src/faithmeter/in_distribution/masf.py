@@ -215,6 +215,13 @@ class MaSF:
                 outside[chosen] = torch.maximum(own[chosen], against(self.anywhere[group], chosen))
         return own, outside
 
+    def against_unmasked(self) -> "MaSF":
+        """Return the test of a model that never saw masks: its unmasked rows are the reference for every ratio.
+
+        They are those of step 0, so nothing is fitted anew.
+        """
+        return replace(self, references=self.references[:1], anywhere=())
+
     def walk_p_values(self, batch: Batch, features: Tensor, step: Tensor | int) -> tuple[Tensor, Tensor]:
         """Return `p_values` of a batch as a walk has masked it by `step`, each text at the share that is masked.
 

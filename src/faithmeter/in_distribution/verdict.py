@@ -100,12 +100,17 @@ def too_few(validation: float, tested: float) -> str | None:
 
 
 def summary(
-    verdicts: Sequence[Verdict], model: str | Path | None = "THIS_RUN/model", *, validation_texts: int | None = None
+    verdicts: Sequence[Verdict],
+    model: str | Path | None = "THIS_RUN/model",
+    *,
+    validation_texts: int | None = None,
+    claimed: bool = False,
 ) -> str:
     """Say in words whether masking may be trusted, given a verdict for each masking ratio.
 
     `model` is whose; None where training on is no way out, because the texts are of another domain than its own. The
-    test was fitted on `validation_texts`, if that is known.
+    test was fitted on `validation_texts`, if that is known. `claimed` is the model's knowledge of masks where its owner
+    says so and nobody has seen it: randomly masked texts then pass by construction, whatever the model does with them.
     """
     p_values = [verdict.anywhere.dataset_p_value for verdict in verdicts]
     if smallest_of(p_values) > LEVEL:
@@ -114,7 +119,10 @@ def summary(
         )
         tested = verdicts[0].anywhere.rows
         few = too_few(tested if validation_texts is None else validation_texts, tested)
-        return f"Masking may be trusted: {found}" if few is None else f"{few} Nothing was found: {found}"
+        trusted = "Masking may be trusted"
+        if claimed:
+            trusted = "If, as you say (--masked-before), this model was trained on masked texts, masking may be trusted"
+        return f"{trusted}: {found}" if few is None else f"{few} Nothing was found: {found}"
     worst = min(verdicts, key=lambda verdict: (verdict.anywhere.dataset_p_value, -verdict.anywhere.share_below))
     found = f"At {100 * worst.step // STEPS} % masked: {worst.words}"
     if model is None:

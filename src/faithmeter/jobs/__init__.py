@@ -1,7 +1,6 @@
 """The jobs people come with, each a page of plain calls. The command line only parses and prints."""
 
 from faithmeter.data import DataSpec
-from faithmeter.in_distribution import summary
 from faithmeter.jobs.adopting import adopt
 from faithmeter.jobs.attacking import attack, attacked_rows
 from faithmeter.jobs.auditing import AuditOptions, audit
@@ -27,6 +26,7 @@ from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.select import select_sections
 from faithmeter.reports.transfer import transfer_sections
 from faithmeter.roar_run import RoarRun
+from faithmeter.run import Run
 from faithmeter.workers import workers_here
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "MeasureOptions",
     "RoarOptions",
     "RoarRun",
+    "Run",
     "SelectOptions",
     "TrainingOptions",
     "adopt",
@@ -68,7 +69,6 @@ __all__ = [
     "select_sections",
     "serve",
     "suite_text",
-    "summary",
     "synthetic_roar",
     "train",
     "transfer",

@@ -14,6 +14,8 @@ FEW_TEXTS, FEW_TRAININGS = 50, 10
 TRANSFER = "transfer"  # the kind of rows that only a run on another domain has
 # kinds of the numbers of texts that the in-distribution test was fitted on and asked about; earlier runs have none
 VALIDATION_TEXTS, TEST_TEXTS = CHECKED_TEXTS = ("check_validation_texts", "check_test_texts")
+# kinds of the same test against unmasked texts, of a model of which only its owner says that it knows masks
+UNMASKED = ("check_unmasked_p_value", "check_unmasked_share_out_of_distribution")
 TERMS = (
     ("token", "A word or a piece of one, as the model reads it."),
     ("score", "The number that the model gives a class, from which its probability follows (the logit)."),
@@ -128,9 +130,35 @@ def checked(rows: Rows) -> str | None:
             f"Randomly masked texts are out-of-distribution for this model {smallest}: what it answers on them says "
             "little about its explanations."
         )
+    beside = against_unmasked(rows)
     if few is not None:
-        return f"Nothing out-of-distribution was found among randomly masked texts {smallest}. {few}"
+        said = f"Nothing out-of-distribution was found among randomly masked texts {smallest}. {few}"
+        return said if beside is None else f"{said} {beside}"
+    if beside is not None:
+        return f"{_AS_SAID}, randomly masked texts are in-distribution for it {smallest}. {beside}"
     return f"Randomly masked texts are in-distribution for this model, at every masking ratio {smallest}."
+
+
+_AS_SAID = "If, as --masked-before says, this model was trained on masked texts"
+
+
+def against_unmasked(rows: Rows) -> str | None:
+    """Return how masked texts compare with unmasked ones, where nobody has seen that the model knows masks.
+
+    None where that is known, or was not asked.
+    """
+    p_values, shares = (rows_of(rows, kind) for kind in UNMASKED)
+    if not p_values:
+        return None
+    if smallest_of([row["value"] for row in p_values]) > LEVEL:
+        return "Against its unmasked texts, as for a model that never saw masks, nothing was found either."
+    worst = max(shares, key=lambda row: row["value"])
+    return (
+        "Nothing here shows that it was trained on masked texts. Against its unmasked texts, as for a model that never "
+        f"saw masks, up to {100 * worst['value']:.1f} % of the texts are out-of-distribution (at "
+        f"{100 * worst['masking_ratio']:.0f} % masked): if it was not, what it does with masked texts says nothing "
+        "about its explanations."
+    )
 
 
 def surely_positive(row: Row, tried: int) -> bool:
@@ -191,7 +219,12 @@ def verdict(rows: Rows) -> list[str]:
     if trusted(rows):
         strange = strangers(rows)
         but = ", but for what the measures named below do to some texts" if strange else ""
-        sentences.append(f"Masked texts are in-distribution for this model, so the comparison is fair{but}.")
+        beside = against_unmasked(rows)
+        sentences.append(
+            f"Masked texts are in-distribution for this model, so the comparison is fair{but}."
+            if beside is None
+            else f"{_AS_SAID}, masked texts are in-distribution for it and the comparison is fair{but}. {beside}"
+        )
     return sentences
 
 
