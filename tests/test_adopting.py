@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
-from conftest import sentiment_rows
+from conftest import random_classifier, sentiment_rows
 from safetensors.torch import load_file, save_file
 
-from faithmeter import DataSpec, InputError, MeasureOptions, Run, TrainingOptions, adopt, measure, train
+from faithmeter import DataSpec, InputError, MeasureOptions, Run, TrainingOptions, adopt, explain, measure, train
 from faithmeter.jobs import adopting
 from faithmeter.jobs.reporting import _commands
 from faithmeter.progress import Silent
@@ -181,6 +182,27 @@ def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_st
     (said,) = (line for line in words.verdict(claimed.results) if "comparison is fair" in line)
     assert said.startswith("If, as --masked-before says, this model was trained on masked texts")
     assert f"{100 * most:.1f} %" in said
+
+
+def test_measure_and_explain_say_once_where_the_zero_embedding_is_no_start(trained, data, tmp_path):
+    random_classifier("deberta", 2).save(tmp_path / "deberta")
+    adopt(tmp_path / "run", str(tmp_path / "deberta"), data)
+    options = MeasureOptions(("x-grad-signed", "ig-abs", "loo-signed"), rows=4, random_runs=1, without_check=True)
+
+    def said(path):
+        heard = Heard()
+        measure(path, options, reporter=heard)
+        explain(path, ["good film", "bad plot"], measure="ig-signed", reporter=heard)
+        return [line for line in heard.said if "start from the zero embedding" in line]
+
+    measured, explained = said(tmp_path / "run")
+    assert measured.startswith("x-grad-signed, ig-abs: ")
+    assert explained.startswith("ig-signed: ")
+    assert "ig-mask-signed and ig-mask-abs" in measured
+    own = Run(shutil.copytree(trained.path, tmp_path / "own"))
+    assert said(own.path) == []  # types are added to its embeddings before the norm
+    measure(tmp_path / "run", replace(options, measures=("ig-mask-abs", "ig-mask-signed")))
+    assert find(Run(tmp_path / "run").results, "acu", "ig-mask-abs")["value"] is not None
 
 
 def test_the_command_line_cuts_the_texts_of_a_model_and_says_so_in_the_report(turned, data, tmp_path, faithmeter):

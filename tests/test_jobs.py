@@ -367,7 +367,7 @@ def test_what_repeats_another_measure_is_compared_only_where_it_is_named(run):
     classifier = run.classifier()
     every = {one.name for one in measuring.distinct(None, classifier)}
     assert {"loo-signed", "beam", "kernel-shap", "attention-rollout"} <= every
-    assert not every & {"loo-sampled", "ensemble-top3", "ensemble-all"}
+    assert not every & {"loo-sampled", "ensemble-top3", "ensemble-all", "ig-mask-signed", "ig-mask-abs"}
     assert [one.name for one in measuring.distinct(("loo-sampled",), classifier)] == ["loo-sampled"]
 
 

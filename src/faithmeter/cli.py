@@ -221,7 +221,9 @@ def measure(
     data: Data,
     measures: Annotated[
         str | None,
-        typer.Option(help="Importance measures, separated by commas.  [default: all but loo-sampled and ensembles]"),
+        typer.Option(
+            help="Importance measures, with commas between.  [default: all but loo-sampled, ig-mask, ensembles]"
+        ),
     ] = None,
     target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
     rows: Annotated[

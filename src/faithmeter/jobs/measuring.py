@@ -28,6 +28,7 @@ from faithmeter.errors import InputError
 from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk
 from faithmeter.files import is_done, only_one, sum_of, write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, as_measure, measures_of
+from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
 from faithmeter.in_distribution import MaSF
 from faithmeter.jobs.audit_summary import store_agreement
 from faithmeter.jobs.estimating import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
@@ -144,7 +145,12 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
         # a function may have changed under its name, so what it said before is not kept
         if not _known_by_name(one):
             shutil.rmtree(run.measurements / one.name, ignore_errors=True)
-    return _Work(run, options, classifier, test, masf, _walks(options, measures, test))
+    walks = _walks(options, measures, test)
+    some = test.batch(walks[0][-1][:TEXTS])
+    caution = zero_baseline_caution(classifier, some, [one.name for one in measures])
+    if caution is not None:
+        reporter.warn(caution)
+    return _Work(run, options, classifier, test, masf, walks)
 
 
 def _measure(work: _Work, reporter: Reporter) -> Run:

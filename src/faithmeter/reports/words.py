@@ -66,6 +66,7 @@ MEASURES = {
     "grad-l2": "Gradient of the class's score by each token, its size as a root of a sum of squares.",
     "x-grad": "Gradient times the token's embedding (the numbers by which the model knows the token).",
     "ig": "Integrated gradients: gradients along a line from an empty embedding (zeros) to the token's.",
+    "ig-mask": "Integrated gradients: gradients along a line from the mask token's embedding to the token's.",
     "loo": "Leave-one-out: what the class's score loses when the token alone is masked.",
     "beam": "A search for the order of masking that lowers the class's score soonest; it gives an order, no amounts.",
     "search": "The same, guessing what it has not tried: hardly worse and several times as fast.",
