@@ -4,15 +4,17 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 
 import pytest
-from conftest import sentiment_rows
+from conftest import random_classifier, sentiment_rows
 from safetensors.torch import load_file, save_file
 
-from faithmeter import DataSpec, InputError, Run, TrainingOptions, adopt, train
+from faithmeter import DataSpec, InputError, MeasureOptions, Run, TrainingOptions, adopt, explain, measure, train
 from faithmeter.jobs import adopting
 from faithmeter.jobs.reporting import _commands
 from faithmeter.progress import Silent
+from faithmeter.reports import words
 from faithmeter.results import find
 
 
@@ -147,6 +149,62 @@ def test_the_command_line_takes_a_model_in_place_of_a_run(turned, data, tmp_path
     assert (code, "is a model, not a run" in printed) == (2, True)
     code, printed = faithmeter("train", tmp_path / "run", "--resume")
     assert (code, "nothing to resume" in printed) == (2, True)
+
+
+def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_stands_beside(
+    turned, tmp_path, faithmeter
+):
+    # 800 rows: 128 for validation and 160 for the test, enough for a verdict
+    (tmp_path / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sentiment_rows(800, seed=1)))
+    where = ("--data", tmp_path / "more.jsonl", "--run")
+    code, printed = faithmeter("check", turned, *where, tmp_path / "plain")
+    assert "Out-of-distribution" in printed
+    assert "against unmasked ones" not in printed
+    code, printed = faithmeter("check", turned, *where, tmp_path / "claimed", "--masked-before")
+    assert code == 0, printed
+    assert "If, as you say (--masked-before), this model was trained on masked texts, masking may be trusted" in printed
+    assert "The same texts, against unmasked ones" in printed
+    plain, claimed = (Run(tmp_path / name) for name in ("plain", "claimed"))
+    # the very numbers of the model as it came
+    for kind in ("p_value", "share_out_of_distribution"):
+        found, expected = (
+            {row["masking_ratio"]: row["value"] for row in run.results if row["kind"] == f"{name}_{kind}"}
+            for run, name in ((claimed, "check_unmasked"), (plain, "check"))
+        )
+        assert found == expected
+        assert len(found) == 11
+    most = max(row["value"] for row in plain.results if row["kind"] == "check_share_out_of_distribution")
+    assert most > 0.5
+    said = f"Against its unmasked texts, as for a model that never saw masks, up to {100 * most:.1f} % of the texts are"
+    assert said in printed
+    card = (claimed.model_folder / "README.md").read_text()
+    assert "If, as --masked-before says" in card
+    assert said in card
+    measure(claimed.path, MeasureOptions(measures=("loo-signed",), rows=60, random_runs=1))
+    (said,) = (line for line in words.verdict(claimed.results) if "comparison is fair" in line)
+    assert said.startswith("If, as --masked-before says, this model was trained on masked texts")
+    assert f"{100 * most:.1f} %" in said
+
+
+def test_measure_and_explain_say_once_where_the_zero_embedding_is_no_start(trained, data, tmp_path):
+    random_classifier("deberta", 2).save(tmp_path / "deberta")
+    adopt(tmp_path / "run", str(tmp_path / "deberta"), data)
+    options = MeasureOptions(("x-grad-signed", "ig-abs", "loo-signed"), rows=4, random_runs=1, without_check=True)
+
+    def said(path):
+        heard = Heard()
+        measure(path, options, reporter=heard)
+        explain(path, ["good film", "bad plot"], measure="ig-signed", reporter=heard)
+        return [line for line in heard.said if "start from the zero embedding" in line]
+
+    measured, explained = said(tmp_path / "run")
+    assert measured.startswith("x-grad-signed, ig-abs: ")
+    assert explained.startswith("ig-signed: ")
+    assert "ig-mask-signed and ig-mask-abs" in measured
+    own = Run(shutil.copytree(trained.path, tmp_path / "own"))
+    assert said(own.path) == []  # types are added to its embeddings before the norm
+    measure(tmp_path / "run", replace(options, measures=("ig-mask-abs", "ig-mask-signed")))
+    assert find(Run(tmp_path / "run").results, "acu", "ig-mask-abs")["value"] is not None
 
 
 def test_the_command_line_cuts_the_texts_of_a_model_and_says_so_in_the_report(turned, data, tmp_path, faithmeter):

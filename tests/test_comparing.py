@@ -9,6 +9,7 @@ from faithmeter import AuditOptions, DataSpec, InputError, MeasureOptions, Run, 
 from faithmeter.jobs.comparing import WAYS, compare, way_of
 from faithmeter.jobs.reporting import compared
 from faithmeter.reports.comparison import Way, ways_in_words, ways_section
+from faithmeter.reports.words import CHECKED_TEXTS
 from faithmeter.results import Result
 from faithmeter.training import curriculum
 
@@ -159,6 +160,15 @@ def test_a_way_that_was_not_checked_is_named():
     rows = [row for row in MASKED.rows if row["kind"] != "check_p_value"]
     assert "masked (masks not checked)" in ways_section([PLAIN, Way("masked", rows, {0: rows}, None)]).tables[1].columns
     assert "was not checked for masked" in " ".join(ways_in_words([Way("masked", rows, {0: rows}, None)]))
+
+
+def test_a_way_that_was_checked_on_too_few_texts_is_named():
+    few = [Result(kind, 64.0, "texts", "test", None, 64).as_row() for kind in CHECKED_TEXTS]
+    masked = Way("masked", [*MASKED.rows, *few], {0: MASKED.rows}, None)
+    overall, racu = ways_section([PLAIN, masked]).tables[:2]
+    assert [row[4] for row in overall.rows] == ["no", "checked on too few texts"]
+    assert racu.columns[2] == "masked (masks checked on too few texts)"
+    assert "too few texts for a verdict for masked" in " ".join(ways_in_words([PLAIN, masked]))
 
 
 def test_the_command_prints_tables_and_words(data, tmp_path, faithmeter):

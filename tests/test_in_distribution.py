@@ -185,6 +185,15 @@ def test_a_row_is_outside_only_if_it_is_atypical_for_its_ratio_and_for_every_oth
         assert torch.equal(p_values, judge(unmasked, null_rows(9, 2)))
 
 
+def test_the_test_against_unmasked_rows_is_what_a_fit_on_unmasked_rows_alone_gives():
+    steps = [null_rows(6000, 1, step) for step in range(3)]
+    found = fit_calibrated(steps, lengths_of(6000), steps=3, seed=2).against_unmasked()
+    alone = fit_calibrated(steps[:1], lengths_of(6000), steps=1, seed=2)
+    given = null_rows(90, 5, 2), lengths_of(90), torch.arange(90), 2
+    for mine, expected in zip(found.p_values(*given), alone.p_values(*given), strict=True):
+        assert torch.equal(mine, expected)
+
+
 @pytest.mark.parametrize("stored", ["saved", "fitted there", "paper"])
 def test_a_stored_test_gives_the_same_p_values(stored, tmp_path):
     steps = [null_rows(6000, 1, step) for step in range(2)]
@@ -330,9 +339,11 @@ def test_the_count_law_and_the_rank_test_equal_scipys():
     assert halves.count_p_value < found.count_p_value + 0.05
 
 
-def test_the_verdict_says_in_words_what_may_be_trusted():
+def test_the_verdict_of_a_step_says_in_words_what_was_found_and_nothing_about_trust():
     masf = fit_calibrated([null_rows(2000, step, step, shift=2) for step in range(11)], lengths_of(2000))
-    assert verdict_on(masf, null_rows(500, 29, 5, shift=2), 5).words.startswith("In-distribution: ")
+    typical = verdict_on(masf, null_rows(500, 29, 5, shift=2), 5).words
+    assert typical.startswith("In-distribution: ")
+    assert "trusted" not in typical
     # masked at step 5 but as if at step 7: atypical, and yet nothing that the model has not seen
     other = verdict_on(masf, null_rows(500, 29, 7, shift=2), 5)
     assert other.words.startswith("In-distribution, but not like random masking")
@@ -407,11 +418,26 @@ def test_each_step_masks_exactly_so_many_tokens_and_tells_its_progress():
     assert torch.equal(features[10], classifier.features(everything))
 
 
-def test_the_summary_counts_that_many_ratios_were_asked_about():
-    def verdict(step, p_value):
-        test = DatasetTest(rows=100, share_below=0.1, simes_p_value=1.0, count_p_value=p_value / 2, rank_p_value=1.0)
-        return Verdict(step, test, test)
+def verdict(step, p_value, rows=100):
+    test = DatasetTest(rows=rows, share_below=0.1, simes_p_value=1.0, count_p_value=p_value / 2, rank_p_value=1.0)
+    return Verdict(step, test, test)
 
+
+@pytest.mark.parametrize(("validation", "tested"), [(99, 100), (100, 99), (4, 3000), (20, 20)])
+def test_few_texts_give_no_verdict_in_favour_of_masking_and_a_rejection_as_ever(validation, tested):
+    passed = summary([verdict(k, 1.0, tested) for k in range(11)], validation_texts=validation)
+    said = f"So few texts give no verdict: the test was fitted on {validation} and asked about {tested}"
+    assert passed.startswith(said)
+    assert "trusted" not in passed
+    assert "smallest p-value 1.000 of 11" in passed  # the numbers are there
+    assert ("misses most texts with random words in half of their places" in passed) == (validation < 50)
+    rejected = summary([verdict(k, 0.001, tested) for k in range(11)], validation_texts=validation)
+    assert rejected.startswith("At 0 % masked: Out-of-distribution")
+    enough = summary([verdict(k, 1.0, 100) for k in range(11)], validation_texts=100)
+    assert enough.startswith("Masking may be trusted")
+
+
+def test_the_summary_counts_that_many_ratios_were_asked_about():
     # of eleven p-values the smallest must be below .05/11 = .0045
     assert summary([verdict(k, 0.01 if k == 3 else 1.0) for k in range(11)], None).startswith("Masking may be trusted")
     rejected = summary([verdict(k, 0.001 if k == 3 else 1.0) for k in range(11)], "faithmeter train NEW")

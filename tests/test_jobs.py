@@ -21,6 +21,7 @@ from faithmeter.jobs.estimating import duration, estimated_seconds
 from faithmeter.jobs.explaining import within_budget
 from faithmeter.jobs.measuring import Stopwatch
 from faithmeter.progress import Silent
+from faithmeter.reports.words import VALIDATION_TEXTS, trusted
 from faithmeter.results import Result, find, most_faithful
 from faithmeter.run import chosen_device
 
@@ -86,6 +87,46 @@ def test_check_fits_on_as_many_rows_as_told(run):
     assert run.in_distribution_test().rows == 20
 
 
+def declared_plain(run):
+    """The run as if its model had been trained without masks: it is judged against its unmasked rows."""
+    config = json.loads((run.path / "config.json").read_text())
+    config["training"]["strategy"] = "plain"
+    (run.path / "config.json").write_text(json.dumps(config))
+
+
+def test_a_check_on_four_rows_calls_nothing_trusted_that_a_check_on_more_rejects(run, faithmeter):
+    declared_plain(run)
+    code, printed = faithmeter("check", run.path, "--rows", "4")
+    assert code == 0, printed
+    assert "trusted" not in printed
+    assert "So few texts give no verdict: the test was fitted on 4 and asked about 80" in printed
+    assert "misses most texts with random words in half of their places" in printed
+    assert trusted(run.results) is None
+    card = (run.model_folder / "README.md").read_text()
+    assert "So few texts give no verdict" in card
+    assert "texts are in-distribution" not in card
+    code, printed = faithmeter("measure", run.path, "--measures", "loo-signed", "--rows", "5", "--random-runs", "1")
+    assert "So few texts give no verdict" in printed
+    code, printed = faithmeter("report", run.path, "--format", "markdown", "--no-examples")
+    page = (run.path / "report" / "report.md").read_text()
+    assert "nothing says that the comparison is fair" in page
+    assert "so the comparison is fair" not in page
+    assert page.count("So few texts give no verdict") == 2  # where the reader is warned, and beside the p-values
+    shutil.rmtree(run.measurements)
+    check(run.path)
+    assert trusted(run.results) is False  # 64 validation rows are enough to reject
+
+
+def test_the_fewest_texts_of_several_runs_decide_whether_they_give_a_verdict(measured, tmp_path):
+    runs = []
+    for name, texts in (("few", 20.0), ("many", 6000.0)):
+        run = Run(shutil.copytree(measured.path, tmp_path / name))
+        rows = [{**row, "value": texts} if row["kind"] == VALIDATION_TEXTS else row for row in run.results]
+        write_jsonl(run.path / "results.jsonl", rows)
+        runs.append(run)
+    assert find(pool(runs), VALIDATION_TEXTS)["value"] == 20
+
+
 def test_explanations_that_find_the_telling_word_are_more_faithful_than_random(measured):
     racu = {row["measure"]: row["value"] for row in measured.results if row["kind"] == "racu"}
     assert racu["loo-abs"] > 0.3
@@ -117,10 +158,10 @@ def test_check_keeps_the_features_of_one_pass_at_a_time(run, monkeypatch):
     check(run.path)
     masf, classifier = run.in_distribution_test(), run.classifier()
     test = classifier.encode(run.data().test["text"])
-    whole = checking.judge(classifier, masf, test, seed=0)
+    whole = checking.judge(classifier, [masf], test, seed=0)
     monkeypatch.setattr("faithmeter.classifier.TOKENS_PER_CPU_PASS", 60)
     monkeypatch.setattr(Classifier, "predict_with_features", watched)
-    assert checking.judge(classifier, masf, test, seed=0) == whole
+    assert checking.judge(classifier, [masf], test, seed=0) == whole
     assert len(most) > 5 * 11  # several passes at each ratio
     assert max(most) <= 1  # that of the pass before, until its place is taken
 
@@ -341,6 +382,22 @@ def test_a_run_that_was_measured_before_there_were_units_was_measured_by_token(r
         measure(run.path, dataclasses.replace(options, by="word"))
 
 
+@pytest.mark.parametrize("by", ["token", "chunk"])
+def test_p_values_of_units_judged_at_the_walks_step_are_not_mixed_with_new_ones(run, by):
+    check(run.path)
+    options = MeasureOptions(measures=("loo-signed",), rows=5, random_runs=1, by=by, chunk=3)
+    measure(run.path, options)
+    file = run.measurements / "settings.json"
+    stored = json.loads(file.read_text())
+    del stored["judged_at"]  # as earlier versions left it
+    file.write_text(json.dumps(stored))
+    if by == "token":  # nothing has changed
+        measure(run.path, options)
+        return
+    with pytest.raises(InputError, match=r"another judged_at.*remove .*measurements first"):
+        measure(run.path, options)
+
+
 def test_masking_by_larger_units_costs_fewer_passes(run):
     passes = {}
     for by in ("token", "chunk"):
@@ -396,7 +453,7 @@ def test_what_repeats_another_measure_is_compared_only_where_it_is_named(run):
     classifier = run.classifier()
     every = {one.name for one in measuring.distinct(None, classifier)}
     assert {"loo-signed", "beam", "kernel-shap", "attention-rollout"} <= every
-    assert not every & {"loo-sampled", "ensemble-top3", "ensemble-all"}
+    assert not every & {"loo-sampled", "ensemble-top3", "ensemble-all", "ig-mask-signed", "ig-mask-abs"}
     assert [one.name for one in measuring.distinct(("loo-sampled",), classifier)] == ["loo-sampled"]
 
 
@@ -564,9 +621,7 @@ def test_a_measured_walk_has_a_p_value(measured):
 
 
 def test_a_plain_model_is_told_to_train_on_and_can_be(run, tmp_path):
-    config = json.loads((run.path / "config.json").read_text())
-    config["training"]["strategy"] = "plain"  # judged against its unmasked rows
-    (run.path / "config.json").write_text(json.dumps(config))
+    declared_plain(run)
     head = load_file(run.model_folder / "model.safetensors")["classifier.out_proj.weight"]
     assert len(check(run.path)) == 11
     options = TrainingOptions(epochs=1, learning_rate=1e-9)
@@ -609,7 +664,7 @@ def test_the_command_line_checks_and_measures(run, faithmeter):
     assert (code, "faithmeter check" in printed) == (2, True)
     code, printed = faithmeter("check", run.path)
     assert code == 0
-    assert "Masking may be trusted" in printed or "Out-of-distribution" in printed
+    assert "So few texts give no verdict: the test was fitted on 64 and asked about 80" in printed
     code, printed = faithmeter(
         "measure", run.path, "--measures", "grad-l2, loo-abs", "--rows", "10", "--random-runs", "2"
     )

@@ -80,6 +80,28 @@ def test_a_model_that_does_not_understand_masks_gets_no_recommendation():
     assert found[0].startswith("No explanation of this model can be judged")
 
 
+@pytest.mark.parametrize(
+    ("validation", "tested", "p_value", "expected"),
+    [(100, 100, 1.0, True), (99, 500, 1.0, None), (500, 99, 1.0, None), (20, 20, 0.0001, False)],
+)
+def test_few_texts_may_speak_against_masking_but_not_for_it(validation, tested, p_value, expected):
+    texts = zip(words.CHECKED_TEXTS, (validation, tested), strict=True)
+    rows = rows_of(BEST, p_value) + [row(kind, value) for kind, value in texts]
+    assert words.trusted(rows) is expected
+    assert words.trusted(rows_of(BEST, p_value)) is (p_value == 1.0)  # of earlier runs the numbers are not known
+    assert any("so the comparison is fair" in line for line in words.verdict(rows)) == (expected is True)
+    few = [line for line in words.cautions(rows, 3000) if line.startswith("So few texts give no verdict")]
+    assert len(few) == (expected is None)
+    assert ("are in-distribution for this model" in words.checked(rows)) == (expected is True)
+
+
+def test_measures_that_lead_out_of_distribution_are_named_where_the_check_gives_no_verdict_too():
+    rows = [r for r in rows_of(BEST) if (r["kind"], r["measure"]) != ("walk_p_value", "beam")]
+    rows += [row("walk_p_value", 0.001, "beam"), row("share_out_of_distribution", 0.2, "beam", 0.5)]
+    rows += [row(kind, 64) for kind in words.CHECKED_TEXTS]
+    assert any("beam up to 20 % (at 50 % masked)" in line for line in words.cautions(rows, 64))
+
+
 def test_a_measure_that_may_be_no_better_than_random_is_not_recommended():
     found = words.verdict(rows_of({"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0))}))
     assert found[0].startswith("No importance measure beats random masking")

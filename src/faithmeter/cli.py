@@ -141,7 +141,7 @@ def quickstart(
     print_performance(jobs.train(path, data, model, options, reporter=reporter))
     console.print("\nIs masking in-distribution for this model?")
     verdicts = jobs.check(path, reporter=reporter)
-    print_check(verdicts, jobs.in_words(path, verdicts))
+    print_check(verdicts, jobs.in_words(path, verdicts), jobs.Run(path).results)
     console.print("\nWhich importance measure is faithful to it?")
     print_faithfulness(jobs.measure(path, measured, workers=None, reporter=reporter).results)
     (page,) = jobs.report([path], path / "report", reporter=reporter)
@@ -159,7 +159,7 @@ _RunOption = Annotated[
     typer.Option(help="For a MODEL: the run directory to keep it and its results in.  [default: runs/NAME]"),
 ]
 _MaskedBefore = Annotated[
-    bool, typer.Option("--masked-before", help="For a MODEL: it has been fine-tuned on masked text already.")
+    bool, typer.Option("--masked-before", help="For a MODEL: you say that it was fine-tuned on masked text.")
 ]
 _MaxLength = Annotated[
     int | None, typer.Option(min=1, help="For a MODEL: longest text in tokens; longer ones are cut.  [default: 512]")
@@ -210,7 +210,8 @@ def check(
     jobs, reporter = load_jobs(), Terminal(console)
     path = _run_of(jobs, subject, data, run, masked_before, max_length, reporter)
     verdicts = jobs.check(path, form=form, rows=rows, reporter=reporter)
-    print_check(verdicts, jobs.in_words(path, verdicts) if form == "calibrated" else None)
+    words = jobs.in_words(path, verdicts) if form == "calibrated" else None
+    print_check(verdicts, words, jobs.Run(path).results)
 
 
 @app.command()
@@ -222,7 +223,9 @@ def measure(
     data: Data,
     measures: Annotated[
         str | None,
-        typer.Option(help="Importance measures, separated by commas.  [default: all but loo-sampled and ensembles]"),
+        typer.Option(
+            help="Importance measures, with commas between.  [default: all but loo-sampled, ig-mask, ensembles]"
+        ),
     ] = None,
     target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
     rows: Annotated[

@@ -230,8 +230,7 @@ def _follow(classifier: Classifier, walk: list[Batch], masf: MaSF | None) -> tup
     answers = logits.double().softmax(dim=-1)
     if masf is None:
         return answers, None
-    _, outside = masf.p_values(features, steps.attention_mask.sum(dim=1), steps.rows, torch.arange(len(walk)))
-    return answers, outside
+    return answers, masf.walk_p_values(steps, features, torch.arange(len(walk)))[1]
 
 
 def _pieces(

@@ -33,8 +33,11 @@ def print_performance(run: "Run") -> None:
     console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.", soft_wrap=True)
 
 
-def print_check(verdicts: "Sequence[Verdict]", words: str | None) -> None:
-    """Print the verdict at every masking ratio, and the whole in words; None where the test allows no verdict."""
+def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Sequence[dict[str, Any]]") -> None:
+    """Print the verdict at every masking ratio, and the whole in words; None where the test allows no verdict.
+
+    The run's result rows have the test against unmasked texts, where it stands beside the other.
+    """
     table = Table(box=None)
     for column in ("tokens masked", "rows below 5 %", "rows out of distr.", "p-value", "Simes p"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -47,6 +50,16 @@ def print_check(verdicts: "Sequence[Verdict]", words: str | None) -> None:
             f"{verdict.random.simes_p_value:.3f}",
         )
     console.print(table)
+    shares = rows_of(rows, "check_unmasked_share_out_of_distribution")
+    if shares:
+        beside = Table(title="The same texts, against unmasked ones", title_justify="left", box=None)
+        for column in ("tokens masked", "rows out of distr.", "p-value"):
+            beside.add_column(column, justify="right", no_wrap=True)
+        for row in shares:
+            ratio = row["masking_ratio"]
+            p_value = find(rows, "check_unmasked_p_value", ratio=ratio)["value"]
+            beside.add_row(f"{100 * ratio:.0f} %", f"{100 * row['value']:.1f} %", f"{p_value:.3f}")
+        console.print(beside)
     if words is not None:
         console.print(words, soft_wrap=True, markup=False)
 

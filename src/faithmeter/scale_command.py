@@ -22,7 +22,9 @@ def scale(
     ] = "encoder",
     measures: Annotated[
         str | None,
-        typer.Option(help="Importance measures, separated by commas.  [default: all but loo-sampled and ensembles]"),
+        typer.Option(
+            help="Importance measures, with commas between.  [default: all but loo-sampled, ig-mask, ensembles]"
+        ),
     ] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Measure on so many test rows.  [default: all]")] = None,
     beam_rows: Annotated[

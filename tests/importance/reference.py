@@ -94,6 +94,12 @@ def ig(classifier, batch, target, baseline=0.0, steps=20):
     return ((e - baseline) * total / steps).sum(dim=-1)[0]
 
 
+def ig_from_mask(classifier, batch, target):
+    """From the mask token's embedding in every place of the text, those of special tokens too."""
+    start = classifier.model.get_input_embeddings().weight.detach()[classifier.tokenizer.mask_token_id]
+    return ig(classifier, batch, target, baseline=start)
+
+
 @torch.no_grad()
 def loo(classifier, batch, target):
     whole = plain_logit(classifier, batch, target)
@@ -110,6 +116,7 @@ REFERENCES = {
     "grad-l2": one_hot_norm(2),
     "x-grad-signed": x_grad,
     "ig-signed": ig,
+    "ig-mask-signed": ig_from_mask,
     "loo-signed": loo,
     "loo-abs": lambda *given: loo(*given).abs(),
 }

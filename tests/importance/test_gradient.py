@@ -25,7 +25,7 @@ EVERY_KIND = pytest.mark.parametrize(("pairs", "masked"), [(False, False), (Fals
 
 @EVERY_KIND
 @pytest.mark.parametrize("architecture", SHAPES)
-@pytest.mark.parametrize("name", ["grad-l1", "grad-l2", "x-grad-signed", "ig-signed"])
+@pytest.mark.parametrize("name", ["grad-l1", "grad-l2", "x-grad-signed", "ig-signed", "ig-mask-signed"])
 def test_a_gradient_measure_equals_its_formula(name, architecture, pairs, masked):
     classifier = strong_classifier(architecture)
     batch = example_batch(classifier, pairs=pairs, masked=masked)
@@ -36,7 +36,7 @@ def test_a_gradient_measure_equals_its_formula(name, architecture, pairs, masked
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["x-grad", "ig"])
+@pytest.mark.parametrize("name", ["x-grad", "ig", "ig-mask"])
 def test_an_absolute_measure_is_the_absolute_value_of_the_signed_one(name):
     classifier = strong_classifier("bert")
     batch = example_batch(classifier)

@@ -28,6 +28,7 @@ def test_the_table_holds_the_measures_of_the_paper_under_their_own_names():
         "random", "grad-l1", "grad-l2", "x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs",
         "loo-sampled", "beam", "search", "attention", "scaled-attention", "lime", "kernel-shap", "attention-average",
         "attention-rollout", "attention-rollout-residual", "deep-lift", "ensemble-top3", "ensemble-all",
+        "ig-mask-signed", "ig-mask-abs",
     ]  # fmt: skip
     assert all(name == measure.name for name, measure in IMPORTANCE_MEASURES.items())
     assert all(measure.differentiable == (measure.at is not None) for measure in IMPORTANCE_MEASURES.values())
@@ -174,4 +175,7 @@ def test_integrated_gradients_take_another_number_of_steps_and_other_measures_do
     assert torch.equal(absolute.explain(classifier, batch, TARGETS, 0), expected.abs())
     assert signed.passes(7) == 9
     assert not torch.equal(expected, IMPORTANCE_MEASURES["ig-signed"].explain(classifier, batch, TARGETS, 0))
+    from_mask = integrated_gradient(classifier, batch, TARGETS, 0, steps=3, baseline="mask")
+    for name, expected in (("ig-mask-signed", from_mask), ("ig-mask-abs", from_mask.abs())):
+        assert torch.equal(with_steps(IMPORTANCE_MEASURES[name], 3).explain(classifier, batch, TARGETS, 0), expected)
     assert with_steps(IMPORTANCE_MEASURES["beam"], 3) is IMPORTANCE_MEASURES["beam"]

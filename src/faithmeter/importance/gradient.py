@@ -79,7 +79,7 @@ def integrated_gradient_at(
     baseline: str = "zero",
 ) -> tuple[Tensor, Tensor]:
     """Return the logits and `integrated_gradient` at these embeddings, which are the end of its way."""
-    start = _baseline(classifier, baseline)
+    start = baseline_embedding(classifier, baseline)
     lengths = batch.attention_mask.sum(dim=1)
     # all steps of a text lie side by side, so that a pass holds few texts and no padding
     rows = torch.arange(len(batch), device=lengths.device).repeat_interleave(steps)
@@ -150,7 +150,8 @@ def _root(squares: Tensor) -> Tensor:
     return squares.masked_fill(vanishing, 1.0).sqrt().masked_fill(vanishing, 0.0)
 
 
-def _baseline(classifier: Classifier, name: str) -> Tensor:
+def baseline_embedding(classifier: Classifier, name: str) -> Tensor:
+    """Return the embedding that integrated gradients start from, of one of `BASELINES`."""
     words = classifier.vocabulary()
     ids = {"mask": classifier.mask_token_id, "pad": classifier.tokenizer.pad_token_id}
     if name == "zero":

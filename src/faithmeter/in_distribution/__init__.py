@@ -6,10 +6,11 @@ from faithmeter.in_distribution.masf import (
     fit_calibrated,
     fit_paper,
     masked_at_random,
+    neighbouring_steps,
     step_features,
 )
 from faithmeter.in_distribution.p_values import fisher, simes
-from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict, smallest_of, summary
+from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_verdict, smallest_of, summary, too_few
 
 __all__ = [
     "LEVEL",
@@ -21,8 +22,10 @@ __all__ = [
     "fit_calibrated",
     "fit_paper",
     "masked_at_random",
+    "neighbouring_steps",
     "simes",
     "smallest_of",
     "step_features",
     "summary",
+    "too_few",
 ]

@@ -34,7 +34,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from faithmeter.batch import Encoded
+from faithmeter.batch import Batch, Encoded
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder, read_json, require_whole
@@ -190,7 +190,7 @@ class MaSF:
         return torch.bucketize(lengths, torch.tensor(self.length_edges, dtype=lengths.dtype), right=True)
 
     def p_values(self, features: Tensor, lengths: Tensor, rows: Tensor, steps: Tensor | int) -> tuple[Tensor, Tensor]:
-        """Return the p-values (own, outside) of (rows, L, 2, H) features of rows masked at `steps`.
+        """Return the p-values (own, outside) of (rows, L, 2, H) features of rows masked at `steps`, one or one a row.
 
         `rows` are the rows' numbers in their dataset: the randomised share of a tie comes from them and the seed, so
         batches do not change an answer.
@@ -214,6 +214,26 @@ class MaSF:
                 chosen = torch.nonzero(groups == group)[:, 0]
                 outside[chosen] = torch.maximum(own[chosen], against(self.anywhere[group], chosen))
         return own, outside
+
+    def against_unmasked(self) -> "MaSF":
+        """Return the test of a model that never saw masks: its unmasked rows are the reference for every ratio.
+
+        They are those of step 0, so nothing is fitted anew.
+        """
+        return replace(self, references=self.references[:1], anywhere=())
+
+    def walk_p_values(self, batch: Batch, features: Tensor, step: Tensor | int) -> tuple[Tensor, Tensor]:
+        """Return `p_values` of a batch as a walk has masked it by `step`, each text at the share that is masked.
+
+        A share between two steps is judged at both, and the larger p-value counts: what is typical of either is.
+        """
+        below, above = neighbouring_steps(batch, step)
+        given = features, batch.attention_mask.sum(dim=1), batch.rows
+        own, outside = self.p_values(*given, below)
+        if torch.equal(below, above):
+            return own, outside
+        others = self.p_values(*given, above)
+        return torch.maximum(own, others[0]), torch.maximum(outside, others[1])
 
     def save(self, folder: Path) -> None:
         """Store the test as safetensors, one file a masking step."""
@@ -324,6 +344,22 @@ def masked_at_random(encoded: Encoded, step: int, keys: tuple[int, ...]) -> Enco
     Rows to be tested need other keys than the reference rows, whose masks they would share otherwise.
     """
     return encoded.masked_by(lambda row, maskable: random_count_mask(maskable, step, STEPS, random_stream(*keys, row)))
+
+
+def neighbouring_steps(batch: Batch, step: Tensor | int) -> tuple[Tensor, Tensor]:
+    """Return the two steps between whose references each text of a batch belongs, where its walk is at `step`.
+
+    References have floor(n·k/10) of n tokens masked. Where a text has as many as `step` gives, both are that step: so
+    by tokens always. Whole units mask more or less, down to none; then it is the last step that masks no more of such a
+    text than is masked, and the first that masks no less. That is ceil(10·m/n), but its references alone have up to a
+    tenth more masked than the text: random sentences of an untrained RoBERTa then are atypical in 8 to 32 % (39 to
+    86 % at `step` itself), and in 4 to 6 % where both are asked.
+    """
+    size, masked = batch.maskable.sum(dim=1), (batch.masked & batch.maskable).sum(dim=1)
+    of_step = size[:, None] * torch.arange(STEPS + 1, device=size.device) // STEPS
+    below, above = (of_step <= masked[:, None]).sum(dim=1) - 1, (of_step < masked[:, None]).sum(dim=1)
+    exact = masked == size * step // STEPS
+    return torch.where(exact, step, below), torch.where(exact, step, above)
 
 
 def _finite(features: Tensor) -> Tensor:

@@ -16,6 +16,13 @@ from faithmeter.in_distribution.masf import LEVEL, MaSF
 from faithmeter.in_distribution.p_values import simes
 from faithmeter.masking import STEPS
 
+# What a pass needs to be a verdict, in validation texts and in test texts. Fitted on 100 validation texts, the test
+# found 89 % of the texts with random words in half of their places; on 50, 50 %; on 20, 24 %. With 100 test texts it
+# rejects a split of which 14 are atypical; of 20 it takes 6, and of 4 it takes 3 (a 22nd of the level for each of two
+# tests at eleven ratios). A rejection needs no number: the level holds for any.
+TEXTS_FOR_A_VERDICT = 100
+TEXTS_TO_FIND_HALF = 50  # validation texts, below which the test misses most of the texts just described
+
 
 @dataclass(frozen=True)
 class DatasetTest:
@@ -58,7 +65,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """Say whether masking may be trusted at this step."""
+        """Say what was found at this step; whether masking may be trusted is a matter of all (`summary`)."""
         below, out = (f"{100 * test.share_below:.1f} %" for test in (self.random, self.anywhere))
         if self.anywhere.rejected:
             return (
@@ -68,9 +75,9 @@ class Verdict:
         if self.random.rejected:
             return (
                 f"In-distribution, but not like random masking: {below} of the rows are atypical for this ratio, where "
-                "chance gives 5 %, and typical for another. Masking may be trusted."
+                "chance gives 5 %, and typical for another."
             )
-        return f"In-distribution: {below} of the rows are atypical, where chance gives 5 %. Masking may be trusted."
+        return f"In-distribution: {below} of the rows are atypical, where chance gives 5 %."
 
 
 def smallest_of(p_values: Sequence[float]) -> float:
@@ -78,17 +85,43 @@ def smallest_of(p_values: Sequence[float]) -> float:
     return min(1.0, len(p_values) * min(p_values))
 
 
-def summary(verdicts: Sequence[Verdict], remedy: str | None) -> str:
+def too_few(validation: float, tested: float) -> str | None:
+    """Return why so many validation and test texts give no verdict where nothing was found; None if they do."""
+    if min(validation, tested) >= TEXTS_FOR_A_VERDICT:
+        return None
+    missed = (
+        f" Fitted on fewer than {TEXTS_TO_FIND_HALF}, it misses most texts with random words in half of their places."
+    )
+    return (
+        f"So few texts give no verdict: the test was fitted on {validation:.0f} and asked about {tested:.0f}, and "
+        f"{TEXTS_FOR_A_VERDICT} of each are needed.{missed if validation < TEXTS_TO_FIND_HALF else ''}"
+    )
+
+
+def summary(
+    verdicts: Sequence[Verdict],
+    remedy: str | None = None,
+    *,
+    validation_texts: int | None = None,
+    claimed: bool = False,
+) -> str:
     """Say in words whether masking may be trusted, given a verdict for each masking ratio.
 
-    `remedy` is the command that trains on from the model, where that is a way out.
+    `remedy` is the command that trains on from the model, where that is a way out. The test was fitted on
+    `validation_texts`, if that is known. `claimed` is the model's knowledge of masks where its owner says so and nobody
+    has seen it: randomly masked texts then pass by construction, whatever the model does with them.
     """
     p_values = [verdict.anywhere.dataset_p_value for verdict in verdicts]
     if smallest_of(p_values) > LEVEL:
-        return (
-            "Masking may be trusted: at no ratio are the rows out-of-distribution "
-            f"(smallest p-value {min(p_values):.3f} of {len(verdicts)})."
+        found = (
+            f"at no ratio are the rows out-of-distribution (smallest p-value {min(p_values):.3f} of {len(verdicts)})."
         )
+        tested = verdicts[0].anywhere.rows
+        few = too_few(tested if validation_texts is None else validation_texts, tested)
+        trusted = "Masking may be trusted"
+        if claimed:
+            trusted = "If, as you say (--masked-before), this model was trained on masked texts, masking may be trusted"
+        return f"{trusted}: {found}" if few is None else f"{few} Nothing was found: {found}"
     worst = min(verdicts, key=lambda verdict: (verdict.anywhere.dataset_p_value, -verdict.anywhere.share_below))
     found = f"At {100 * worst.step // STEPS} % masked: {worst.words}"
     if remedy is None:

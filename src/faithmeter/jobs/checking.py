@@ -1,6 +1,7 @@
 """Check: is masking in-distribution for this model? Fits the in-distribution test and asks it about the test split."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import datasets
@@ -25,14 +26,16 @@ from faithmeter.jobs.summarising import store_card
 from faithmeter.jobs.training import command_to_train_on, encode
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
-from faithmeter.results import Result
+from faithmeter.reports.words import CHECKED_TEXTS, UNMASKED, VALIDATION_TEXTS, against_unmasked
+from faithmeter.results import Result, find
 from faithmeter.run import Run
 from faithmeter.training.strategy import masked_copy
 
 # More rows make the level no truer, and the stored test larger: 6,000 rows of RoBERTa-base are 1.3 GB.
 ROWS = 6000
 FORMS = ("calibrated", "paper")
-KINDS = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
+PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
+KINDS = (*PER_RATIO, *CHECKED_TEXTS, *UNMASKED)
 
 
 def check(
@@ -77,12 +80,28 @@ def _check(run: Run, form: str, rows: int, reporter: Reporter) -> list[Verdict]:
             f"The in-distribution test is another than the one that {run.path} was measured with: check with the same "
             f"--form and --rows, on the same kind of machine. Otherwise: {_measure_anew(run)}"
         )
-    verdicts = judge(classifier, masf, test, seed=config.seed, reporter=reporter)
-    kinds = KINDS if form == "calibrated" else KINDS[1:]  # the paper's form allows no verdict
-    results = [result for verdict in verdicts for result in _results(verdict) if result.kind in kinds]
-    run.store_results(KINDS, results)
+    # that it knows masks is a claim: what the same texts are against its unmasked ones is shown beside it
+    doubted = [masf.against_unmasked()] if form == "calibrated" and _claimed(run) else []
+    verdicts, *others = judge(classifier, [masf, *doubted], test, seed=config.seed, reporter=reporter)
+    results = [result for verdict in verdicts for result in _results(verdict)]
+    results += [result for unmasked in others for verdict in unmasked for result in _unmasked_results(verdict)]
+    texts = zip(CHECKED_TEXTS, (masf.rows, len(test)), strict=True)
+    results += [Result(kind, count, "texts", "test", None, count) for kind, count in texts]
+    kinds = KINDS if form == "calibrated" else PER_RATIO[1:]  # the paper's form allows no verdict
+    run.store_results(KINDS, [result for result in results if result.kind in kinds])
     store_card(run)
     return verdicts
+
+
+def _claimed(run: Run) -> bool:
+    """Whether that the model was trained on masked texts is known from its owner's word alone.
+
+    A run on another domain has its model from a run that may have trained it, if it is still there.
+    """
+    config, home = run.config, run.config.reference
+    if home is not None and (Path(home) / "config.json").is_file():
+        config = Run(home).config
+    return config.training is None and config.masked_before
 
 
 def _measure_anew(run: Run) -> str:
@@ -91,7 +110,11 @@ def _measure_anew(run: Run) -> str:
 
 def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
     """Say in words whether masking may be trusted on a run, and what to do where it may not."""
-    return summary(verdicts, command_to_train_on(Run(path)))
+    run = Run(path)
+    rows, remedy = run.results, command_to_train_on(run)
+    beside = against_unmasked(rows)
+    said = summary(verdicts, remedy, validation_texts=find(rows, VALIDATION_TEXTS)["value"], claimed=beside is not None)
+    return said if beside is None else f"{said} {beside}"
 
 
 def _of_the_reference(run: Run, form: str, rows: int, reporter: Reporter) -> MaSF:
@@ -177,20 +200,27 @@ def _fit(run: Run, classifier: Classifier, validation: Encoded, form: str, *, pl
 
 
 def judge(
-    classifier: Classifier, masf: MaSF, test: Encoded, *, seed: int, reporter: Reporter | None = None
-) -> list[Verdict]:
-    """Return the verdict on a split at each masking ratio, its tokens masked at random."""
+    classifier: Classifier,
+    masfs: Sequence[MaSF],
+    test: Encoded,
+    *,
+    seed: int,
+    reporter: Reporter | None = None,
+) -> list[list[Verdict]]:
+    """Return each test's verdicts on a split, one for each masking ratio, its tokens masked at random."""
     lengths = torch.from_numpy(test.lengths)
-    verdicts = []
+    verdicts: list[list[Verdict]] = [[] for _ in masfs]
     with (reporter or Silent()).bar("Checking", (STEPS + 1) * len(test)) as advance:
         for step in range(STEPS + 1):
-            own, outside = torch.zeros(2, len(test), dtype=torch.float64)
+            found = torch.zeros(len(masfs), 2, len(test), dtype=torch.float64)
             for batch in masked_at_random(test, step, (seed, Purpose.CHECK_MASKS)).batches(classifier.tokens_per_pass):
-                # two numbers a row are kept of its features, which would be 80 kB each of RoBERTa-base
+                # two numbers a row and test are kept of its features, which would be 80 kB each of RoBERTa-base
                 features, rows = classifier.predict_with_features(batch)[1], batch.rows
-                own[rows], outside[rows] = masf.p_values(features, lengths[rows], rows, step)
+                for masf, p_values in zip(masfs, found, strict=True):
+                    p_values[:, rows] = torch.stack(masf.p_values(features, lengths[rows], rows, step))
                 advance(len(batch))
-            verdicts.append(dataset_verdict(masf, own, outside, lengths, step))
+            for masf, (own, outside), mine in zip(masfs, found, verdicts, strict=True):
+                mine.append(dataset_verdict(masf, own, outside, lengths, step))
     return verdicts
 
 
@@ -202,4 +232,10 @@ def _results(verdict: Verdict) -> list[Result]:
         verdict.random.share_below,
         verdict.anywhere.share_below,
     )
-    return [Result(kind, value, "p", "test", ratio, n) for kind, value in zip(KINDS, values, strict=True)]
+    return [Result(kind, value, "p", "test", ratio, n) for kind, value in zip(PER_RATIO, values, strict=True)]
+
+
+def _unmasked_results(verdict: Verdict) -> list[Result]:
+    n, ratio = verdict.random.rows, verdict.step / STEPS
+    values = (verdict.anywhere.dataset_p_value, verdict.anywhere.share_below)
+    return [Result(kind, value, "p", "test", ratio, n) for kind, value in zip(UNMASKED, values, strict=True)]

@@ -9,6 +9,7 @@ from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import RANDOM_RUNS, Explanation, explain_texts
 from faithmeter.faithfulness.curves import walk_passes
 from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
+from faithmeter.importance.completeness import FROM_ZERO, TEXTS, zero_baseline_caution
 from faithmeter.masking import STEPS
 from faithmeter.progress import Reporter, Silent
 from faithmeter.results import Rows, find, most_faithful, rows_of
@@ -60,6 +61,11 @@ def explain(
         name, why = within_budget(run.results, encoded, budget, path)
         (reporter or Silent()).note(why)
         chosen = IMPORTANCE_MEASURES[name]
+    if texts and chosen.name in FROM_ZERO:
+        some = classifier.encode(texts[:TEXTS], None if contexts is None else contexts[:TEXTS])
+        caution = zero_baseline_caution(classifier, some.batch(range(len(some))), [chosen.name])
+        if caution is not None:
+            (reporter or Silent()).warn(caution)
     masf = run.in_distribution_test()
     return explain_texts(
         classifier, texts, contexts, measure=chosen, target=target, masf=masf, seed=seed, by=by, chunk=chunk

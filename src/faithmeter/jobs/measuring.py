@@ -27,6 +27,7 @@ from faithmeter.errors import InputError
 from faithmeter.faithfulness.curves import held_by_the_most_important, masking_walk
 from faithmeter.files import is_done, only_one, sum_of, write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, as_measure, measures_of
+from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
 from faithmeter.in_distribution import MaSF
 from faithmeter.jobs.audit_summary import store_agreement
 from faithmeter.jobs.estimating import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
@@ -34,7 +35,7 @@ from faithmeter.jobs.summarising import measured_texts, parquet, store_faithfuln
 from faithmeter.jobs.training import command_to_train_on, encode
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
-from faithmeter.reports.words import trusted
+from faithmeter.reports.words import checked, trusted
 from faithmeter.run import Run
 from faithmeter.settings import differing, of_model, require_same
 from faithmeter.units import CHUNK, CHUNKED, TOKEN, Explain, even_shares, require_units, with_units
@@ -134,6 +135,9 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
                 else f"This goes on from it, with the same data, to one that understands masks: `{remedy}`."
             )
         )
+    found = checked(run.results)
+    if trusted(run.results) is None and found is not None:
+        reporter.warn(found)
     classifier, splits = run.classifier(), run.data()
     measures = distinct(options.measures, classifier)
     test = in_units(encode(classifier, splits.test, "test", reporter), classifier, splits.test, options)
@@ -143,7 +147,12 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
         # a function may have changed under its name, and does not answer for the measure of the table
         if not _known_by_name(one) or one.name in functions:
             shutil.rmtree(run.measurements / one.name, ignore_errors=True)
-    return _Work(run, options, classifier, test, masf, _walks(options, measures, test))
+    walks = _walks(options, measures, test)
+    some = test.batch(walks[0][-1][:TEXTS])
+    caution = zero_baseline_caution(classifier, some, [one.name for one in measures])
+    if caution is not None:
+        reporter.warn(caution)
+    return _Work(run, options, classifier, test, masf, walks)
 
 
 def _measure(work: _Work, reporter: Reporter) -> Run:
@@ -359,7 +368,7 @@ def _walk_table(
             "probability": logits.softmax(dim=-1).gather(1, targets[:, None])[:, 0],
         }
         if masf is not None:
-            own, outside = masf.p_values(features, batch.attention_mask.sum(dim=1), batch.rows, step)
+            own, outside = masf.walk_p_values(masked, features, step)
             found |= {"p_own": own, "p_outside": outside}
         for key, value in found.items():
             columns.setdefault(key, []).append(value)
@@ -421,6 +430,8 @@ def _settings(run: Run, options: MeasureOptions) -> dict[str, Any]:
     settings |= {"by": options.by, "chunk": options.chunk if options.by == CHUNKED else None}
     settings |= {"checked": run.checked, "max_length": run.config.max_length}
     settings["in_distribution"] = sum_of(run.in_distribution_folder) if run.checked else None
+    # earlier versions judged whole units at the step of the walk: their p-values do not mix with these
+    settings["judged_at"] = "the share that is masked" if run.checked and options.by != TOKEN else None
     return settings | of_model(run, FORMAT)
 
 

@@ -29,6 +29,7 @@ from faithmeter.jobs.repeating import require_repetitions
 from faithmeter.masking import STEPS
 from faithmeter.reports.agreement import AGREEMENT
 from faithmeter.reports.card import model_card
+from faithmeter.reports.words import CHECKED_TEXTS
 from faithmeter.results import Result, key_of, most_faithful, within_bounds
 from faithmeter.run import Run
 from faithmeter.statistics import mean_interval, student_interval
@@ -105,7 +106,11 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
 
 
 def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
-    """Return the verdict on the masked rows of each step; none where the run was not checked."""
+    """Return the verdict on the masked rows of each step; none where the run was not checked.
+
+    By larger units the rows of a step are judged by the references of their own shares, several at a step. All have as
+    many calibrating rows, and rows that share fewer of them vary together less than the tests allow for.
+    """
     if masf is None or masf.form == "paper":  # the paper's form allows no verdict
         return []
     lengths = torch.from_numpy(test.lengths[table["row"][:, 0]])
@@ -198,8 +203,9 @@ def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdict
 def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the result rows of several measured runs as one: means, with intervals over the runs (their seeds).
 
-    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs. Runs
-    that differ in more than the seed of their training are refused.
+    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs; of the
+    numbers of texts that they were checked on, the smallest. Runs that differ in more than the seed of their training
+    are refused.
     """
     require_repetitions(runs)
     rows = [run.results for run in runs]
@@ -212,6 +218,8 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
         if key[0].startswith(OF_STUDENT):
             interval = within_bounds(student_interval(values), key[0], same[0]["metric"])
         value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
+        if key[0] in CHECKED_TEXTS:  # one run's many texts are no verdict on another
+            value = float(values.min())
         low, high = interval or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
         pooled.append({**row, "over": "seeds", "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)})

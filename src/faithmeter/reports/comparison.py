@@ -15,10 +15,12 @@ from faithmeter.in_distribution import LEVEL, smallest_of
 from faithmeter.reports.figures import PALETTE, RANDOM, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
+from faithmeter.reports.words import checked, trusted
 from faithmeter.reports.words import names as listed
-from faithmeter.reports.words import trusted
 from faithmeter.results import Rows, find, most_faithful, number, rows_of, within_bounds
 from faithmeter.statistics import student_interval
+
+UNCHECKED, FEW = "not checked", "checked on too few texts"  # in place of whether masks are understood
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def ways_section(ways: Sequence[Way], prefix: str = "") -> Section:
     if shown:
         caption = (
             "Each measure under each way of training, with 95 % intervals; hollow: the model does not understand "
-            "masks, or that was not checked, so the number may not be believed."
+            "masks, or that was not checked or on too few texts, so the number may not be believed."
         )
         figures = [drawn(prefix, "ways", caption, lambda: _figure(ways, shown))]
     return Section("What training does to explanations", ways_in_words(ways), tables, figures)
@@ -80,7 +82,8 @@ def ways_in_words(ways: Sequence[Way]) -> list[str]:
 
 def _believed(ways: Sequence[Way]) -> list[str]:
     good, bad = ([way.name for way in ways if trusted(way.rows) is wanted] for wanted in (True, False))
-    unknown = [way.name for way in ways if trusted(way.rows) is None]
+    unknown = [way.name for way in ways if _understood(way) == UNCHECKED]
+    few = [way.name for way in ways if _understood(way) == FEW]
     said = []
     if good:
         said.append(
@@ -94,7 +97,17 @@ def _believed(ways: Sequence[Way]) -> list[str]:
         )
     if unknown:
         said.append(f"Whether masks are understood was not checked for {listed(unknown)}.")
+    if few:
+        said.append(f"Whether masks are understood was checked on too few texts for a verdict for {listed(few)}.")
     return said
+
+
+def _understood(way: Way) -> str:
+    """Return whether a way's model understands masks, in a word or two."""
+    known = trusted(way.rows)
+    if known is None:
+        return UNCHECKED if checked(way.rows) is None else FEW
+    return "yes" if known else "no"
 
 
 def _misleading(ways: Sequence[Way]) -> list[str]:
@@ -208,7 +221,7 @@ def _overall(ways: Sequence[Way], prefix: str) -> Table:
                 number(find(way.rows, "performance", ratio=0.0), 3),
                 number(find(way.rows, "performance", ratio=0.5), 3),
                 f"{smallest_of(p_values):.3f}" if p_values else "not checked",
-                {True: "yes", False: "no", None: "not checked"}[trusted(way.rows)],
+                _understood(way),
                 f"{best}, {number(find(way.rows, 'racu', best))}" if best else "not measured",
                 "unknown" if way.seconds is None else f"{way.seconds:.0f}",
             ]
@@ -226,8 +239,8 @@ def _by_measure(ways: Sequence[Way], what: Compared, prefix: str) -> Table:
     cells = [[name, *(number(find(way.rows, what.kind, name)) for way in ways)] for name in _measures(ways, what)]
     good = "much" if what.more_is_better else "little"
     hint = "" if what.kind == FLIP_OUTSIDE else f" ({good} is good)"
-    doubt = {True: "", False: " (masks not understood)", None: " (masks not checked)"}
-    marked = [f"{way.name}{doubt[trusted(way.rows)]}" for way in ways]
+    doubt = {"yes": "", "no": " (masks not understood)"}
+    marked = [way.name + doubt.get(_understood(way), f" (masks {_understood(way)})") for way in ways]
     title = f"{what.title[0].upper()}{what.title[1:]}{hint}"
     return Table(f"{prefix}ways-{what.name}", title, ("measure", *marked), cells)
 

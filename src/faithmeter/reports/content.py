@@ -238,7 +238,8 @@ def ranked_table(rows: Rows, prefix: str = "") -> Table:
 
 def _checked(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
-    if words.trusted(rows) is None:
+    judged = words.checked(rows)
+    if judged is None:
         return []
     shown = [
         drawn(prefix, "p-values", "p-value of randomly masked test texts: below the line, out-of-distribution.",
@@ -249,9 +250,4 @@ def _checked(subject: Subject, prefix: str) -> list[Section]:
             drawn(prefix, "out-of-distribution", "Texts out-of-distribution while each measure masks; dotted: 5 %.",
                    lambda: figures.out_of_distribution(rows))
         )  # fmt: skip
-    judged = (
-        "Randomly masked texts are nothing strange to this model, at any masking ratio."
-        if words.trusted(rows)
-        else "Masked texts are strange to this model: what it answers on them says little about its explanations."
-    )
     return [Section("Is the comparison fair", [judged], figures=shown)]

@@ -3,7 +3,7 @@
 from faithmeter.in_distribution import LEVEL
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
-from faithmeter.reports.words import TRANSFER
+from faithmeter.reports.words import TRANSFER, checked_on_few
 from faithmeter.results import Rows, find, number, rows_of
 
 MAJORITY = "transfer_majority"
@@ -36,10 +36,12 @@ def transfer_sections(rows: Rows, prefix: str = "") -> list[Section]:
         return [Section("Out of domain", said, [table], cautions=[
             "Whether these texts are in-distribution was not checked: `faithmeter check` does it."
         ])]  # fmt: skip
-    share = find(rows, "check_share_out_of_distribution", ratio=0.0)["value"]
-    said.append(
-        f"Unmasked already they are out-of-distribution for it: {100 * share:.1f} % of them, where chance gives 5 %."
-        if unmasked <= LEVEL
-        else "Unmasked they are in-distribution for it: the other domain is not strange to the model."
-    )
+    share, few = find(rows, "check_share_out_of_distribution", ratio=0.0)["value"], checked_on_few(rows)
+    if unmasked <= LEVEL:
+        strange = f"{100 * share:.1f} % of them, where chance gives 5 %"
+        said.append(f"Unmasked already they are out-of-distribution for it: {strange}.")
+    elif few is None:
+        said.append("Unmasked they are in-distribution for it: the other domain is not strange to the model.")
+    else:
+        said.append(f"Unmasked they were not found to be out-of-distribution. {few}")
     return [Section("Out of domain", said, [table])]

@@ -5,13 +5,17 @@ from collections.abc import Sequence
 from scipy import stats
 
 from faithmeter.importance import is_signed
-from faithmeter.in_distribution import LEVEL, smallest_of
+from faithmeter.in_distribution import LEVEL, smallest_of, too_few
 from faithmeter.in_distribution.masf import ROWS_NEEDED
 from faithmeter.masking import STEPS
 from faithmeter.results import Row, Rows, find, most_faithful, number, rows_of
 
 FEW_TEXTS, FEW_TRAININGS = 50, 10
 TRANSFER = "transfer"  # the kind of rows that only a run on another domain has
+# kinds of the numbers of texts that the in-distribution test was fitted on and asked about; earlier runs have none
+VALIDATION_TEXTS, TEST_TEXTS = CHECKED_TEXTS = ("check_validation_texts", "check_test_texts")
+# kinds of the same test against unmasked texts, of a model of which only its owner says that it knows masks
+UNMASKED = ("check_unmasked_p_value", "check_unmasked_share_out_of_distribution")
 TERMS = (
     ("token", "A word or a piece of one, as the model reads it."),
     ("score", "The number that the model gives a class, from which its probability follows (the logit)."),
@@ -62,6 +66,7 @@ MEASURES = {
     "grad-l2": "Gradient of the class's score by each token, its size as a root of a sum of squares.",
     "x-grad": "Gradient times the token's embedding (the numbers by which the model knows the token).",
     "ig": "Integrated gradients: gradients along a line from an empty embedding (zeros) to the token's.",
+    "ig-mask": "Integrated gradients: gradients along a line from the mask token's embedding to the token's.",
     "loo": "Leave-one-out: what the class's score loses when the token alone is masked.",
     "beam": "A search for the order of masking that lowers the class's score soonest; it gives an order, no amounts.",
     "search": "The same, guessing what it has not tried: hardly worse and several times as fast.",
@@ -99,9 +104,62 @@ def equals(rows: Rows) -> list[str]:
 
 
 def trusted(rows: Rows) -> bool | None:
-    """Return whether masking is in-distribution for the model; None where that was not checked."""
+    """Return whether masking is in-distribution for the model; None where that was not checked, or on too few texts.
+
+    Few texts can speak against masking, as the level holds for any number of them, but not for it.
+    """
     p_values = [row["value"] for row in rows_of(rows, "check_p_value")]
-    return smallest_of(p_values) > LEVEL if p_values else None
+    if p_values and smallest_of(p_values) <= LEVEL:
+        return False
+    return True if p_values and checked_on_few(rows) is None else None
+
+
+def checked_on_few(rows: Rows) -> str | None:
+    """Return why the check gives no verdict in favour of masking; None where its texts were enough, or are unknown."""
+    counts = [find(rows, kind)["value"] for kind in CHECKED_TEXTS]
+    return None if None in counts else too_few(*counts)
+
+
+def checked(rows: Rows) -> str | None:
+    """Return what the check found of randomly masked texts, in words; None where there was none."""
+    p_values = [row["value"] for row in rows_of(rows, "check_p_value")]
+    if not p_values:
+        return None
+    smallest, few = f"(smallest p-value of {len(p_values)} ratios: {min(p_values):.3f})", checked_on_few(rows)
+    if trusted(rows) is False:
+        return (
+            f"Randomly masked texts are out-of-distribution for this model {smallest}: what it answers on them says "
+            "little about its explanations."
+        )
+    beside = against_unmasked(rows)
+    if few is not None:
+        said = f"Nothing out-of-distribution was found among randomly masked texts {smallest}. {few}"
+        return said if beside is None else f"{said} {beside}"
+    if beside is not None:
+        return f"{_AS_SAID}, randomly masked texts are in-distribution for it {smallest}. {beside}"
+    return f"Randomly masked texts are in-distribution for this model, at every masking ratio {smallest}."
+
+
+_AS_SAID = "If, as --masked-before says, this model was trained on masked texts"
+
+
+def against_unmasked(rows: Rows) -> str | None:
+    """Return how masked texts compare with unmasked ones, where nobody has seen that the model knows masks.
+
+    None where that is known, or was not asked.
+    """
+    p_values, shares = (rows_of(rows, kind) for kind in UNMASKED)
+    if not p_values:
+        return None
+    if smallest_of([row["value"] for row in p_values]) > LEVEL:
+        return "Against its unmasked texts, as for a model that never saw masks, nothing was found either."
+    worst = max(shares, key=lambda row: row["value"])
+    return (
+        "Nothing here shows that it was trained on masked texts. Against its unmasked texts, as for a model that never "
+        f"saw masks, up to {100 * worst['value']:.1f} % of the texts are out-of-distribution (at "
+        f"{100 * worst['masking_ratio']:.0f} % masked): if it was not, what it does with masked texts says nothing "
+        "about its explanations."
+    )
 
 
 def surely_positive(row: Row, tried: int) -> bool:
@@ -162,7 +220,12 @@ def verdict(rows: Rows) -> list[str]:
     if trusted(rows):
         strange = strangers(rows)
         but = ", but for what the measures named below do to some texts" if strange else ""
-        sentences.append(f"Masked texts are in-distribution for this model, so the comparison is fair{but}.")
+        beside = against_unmasked(rows)
+        sentences.append(
+            f"Masked texts are in-distribution for this model, so the comparison is fair{but}."
+            if beside is None
+            else f"{_AS_SAID}, masked texts are in-distribution for it and the comparison is fair{but}. {beside}"
+        )
     return sentences
 
 
@@ -199,11 +262,11 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
     if best is None:
         return found
     if trusted(rows) is None:
-        found.append(
-            "Whether masking is in-distribution was not checked (the paper's form of the test allows no verdict), so "
-            "nothing says that the comparison is fair."
+        unchecked = (
+            "Whether masking is in-distribution was not checked (the paper's form of the test allows no verdict)."
         )
-    strange = strangers(rows) if trusted(rows) else []
+        found.append(f"{checked_on_few(rows) or unchecked} So nothing says that the comparison is fair.")
+    strange = [] if trusted(rows) is False else strangers(rows)
     if strange:
         each = [
             f"{name} up to {100 * row['value']:.0f} % (at {round(STEPS * row['masking_ratio']) * 10} % masked)"
