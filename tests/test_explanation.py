@@ -3,7 +3,10 @@ import pytest
 import torch
 from conftest import random_classifier
 
+from faithmeter.attacks import attack_texts
+from faithmeter.errors import InputError
 from faithmeter.explanation import explain_texts
+from faithmeter.from_scratch import bilstm_classifier, small_classifier
 from faithmeter.importance import ImportanceMeasure, as_measure
 from faithmeter.progress import pausing
 
@@ -106,3 +109,28 @@ def test_work_that_breathes_can_be_stopped_between_passes():
     assert len(passes) == 5
     explain_texts(classifier, ["great"], measure="grad-l2")  # and nobody is asked any more
     assert len(passes) == 5
+
+
+def test_a_string_in_place_of_a_list_is_one_text_and_not_its_letters():
+    classifier = random_classifier("bert")
+    assert explain_texts(classifier, TEXT, measure=fixed([1])) == explain_texts(classifier, [TEXT], measure=fixed([1]))
+    paired = [explain_texts(classifier, text, CONTEXT, measure=fixed([1])) for text in (TEXT, [TEXT])]
+    assert paired[0] == paired[1]
+    assert [one.context for one in paired[0]] == [CONTEXT]
+    assert len(classifier.encode(TEXT)) == len(classifier.encode(TEXT, CONTEXT)) == len(classifier.encodings(TEXT)) == 1
+    assert classifier.encode(TEXT).ids.tolist() == classifier.encode([TEXT]).ids.tolist()
+    assert attack_texts(classifier, TEXT, CONTEXT).texts == attack_texts(classifier, [TEXT], [CONTEXT]).texts
+    for built in (small_classifier("great film", "ab"), bilstm_classifier("great great film film", "ab", pairs=False)):
+        assert {"great", "film"} <= set(built.tokenizer.get_vocab())
+
+
+@pytest.mark.parametrize("contexts", [CONTEXT, [CONTEXT], [CONTEXT] * 3])
+def test_texts_that_do_not_have_a_context_each_are_refused(contexts):
+    classifier = random_classifier("bert")
+    for ask in (
+        lambda: explain_texts(classifier, [TEXT, TEXT], contexts, measure=fixed([1])),
+        lambda: classifier.encode([TEXT, TEXT], contexts),
+        lambda: attack_texts(classifier, [TEXT, TEXT], contexts),
+    ):
+        with pytest.raises(InputError, match=r"There are 2 texts and [13] contexts: give one for each text"):
+            ask()

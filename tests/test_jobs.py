@@ -435,6 +435,12 @@ def test_explain_takes_the_most_faithful_measure_and_tests_it(measured):
     assert 0 <= found.p_value <= 1
 
 
+def test_a_run_explains_a_string_as_one_text(measured):
+    (found,) = explain(measured.path, "good film story plot")
+    assert found == explain(measured.path, ["good film story plot"])[0]
+    assert len(explain(measured.path, "good film", budget=1000.0)) == 1
+
+
 def test_explain_refuses_what_does_not_fit_the_model(measured):
     with pytest.raises(InputError, match="takes single texts"):
         explain(measured.path, ["good"], ["a film"])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.batch import TEXT, Batch
+from faithmeter.batch import TEXT, Batch, Texts, listed
 from faithmeter.classifier import Classifier
 from faithmeter.faithfulness.curves import Floats, area_between_curves, masking_walk
 from faithmeter.heat_map import heat_map, visible
@@ -97,8 +97,8 @@ class Explanation:
 
 def explain_texts(
     classifier: Classifier,
-    texts: Sequence[str],
-    contexts: Sequence[str] | None = None,
+    texts: Texts,
+    contexts: Texts | None = None,
     *,
     measure: str | Explain | ImportanceMeasure,
     target: str = "predicted",
@@ -109,12 +109,14 @@ def explain_texts(
 ) -> list[Explanation]:
     """Explain texts one by one; `target` is `predicted` or the name of the class whose logit is explained.
 
-    `by` is what is masked and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
+    A string is one text, explained as the only one of a list. `by` is what is masked and explained as a whole: a token,
+    word, sentence, or chunk of at most `chunk` tokens.
 
     Needs no run: `explain_texts(Classifier(model, tokenizer), texts, measure="loo-signed")` takes a transformers model
     and tokenizer that you have, and leaves them as they were.
     """
     chosen = [as_measure(measure)]
+    texts, contexts = listed(texts, contexts)
     return [
         one
         for row, text in enumerate(texts)

@@ -1,9 +1,8 @@
 """Explain: one text or many, with the run's most faithful measure, or the most faithful one that is quick enough."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from faithmeter.batch import Encoded
+from faithmeter.batch import Encoded, Texts, listed
 from faithmeter.data import as_text, require_columns
 from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import RANDOM_RUNS, Explanation, explain_texts
@@ -19,8 +18,8 @@ from faithmeter.units import CHUNK, TOKEN, require_units, with_units
 
 def explain(
     path: str | Path,
-    texts: Sequence[str],
-    contexts: Sequence[str] | None = None,
+    texts: Texts,
+    contexts: Texts | None = None,
     *,
     measure: str | None = None,
     budget: float | None = None,
@@ -32,6 +31,7 @@ def explain(
 ) -> list[Explanation]:
     """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it.
 
+    A string is one text, explained as the only one of a list, with a string as its context where the model takes pairs.
     With a `budget` of seconds a text, it is the most faithful one that fits into it (see `within_budget`). `by` is what
     is masked and explained as a whole, as in `MeasureOptions`; by default what the run was measured by, or tokens.
     """
@@ -49,6 +49,7 @@ def explain(
             if pairs
             else "This model takes single texts: leave the context out."
         )
+    texts, contexts = listed(texts, contexts)
     settings = run.measurement_settings
     if chunk is None:
         chunk = (settings.get("chunk") if by is None else None) or CHUNK
