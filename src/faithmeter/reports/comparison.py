@@ -16,7 +16,7 @@ from faithmeter.reports.figures import PALETTE, RANDOM, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
 from faithmeter.reports.words import names as listed
-from faithmeter.reports.words import trusted
+from faithmeter.reports.words import recommended, trusted
 from faithmeter.results import Rows, find, most_faithful, number, rows_of
 from faithmeter.statistics import student_interval
 
@@ -200,7 +200,7 @@ def _measures(ways: Sequence[Way], what: Compared) -> list[str]:
 def _overall(ways: Sequence[Way], prefix: str) -> Table:
     cells = []
     for way in ways:
-        best, p_values = most_faithful(way.rows), [row["value"] for row in rows_of(way.rows, "check_p_value")]
+        best, p_values = recommended(way.rows), [row["value"] for row in rows_of(way.rows, "check_p_value")]
         cells.append(
             [
                 way.name,
@@ -208,7 +208,11 @@ def _overall(ways: Sequence[Way], prefix: str) -> Table:
                 number(find(way.rows, "performance", ratio=0.5), 3),
                 f"{smallest_of(p_values):.3f}" if p_values else "not checked",
                 {True: "yes", False: "no", None: "not checked"}[trusted(way.rows)],
-                f"{best}, {number(find(way.rows, 'racu', best))}" if best else "not measured",
+                f"{best}, {number(find(way.rows, 'racu', best))}"
+                if best
+                else "none"
+                if rows_of(way.rows, "acu")
+                else "not measured",
                 "unknown" if way.seconds is None else f"{way.seconds:.0f}",
             ]
         )
