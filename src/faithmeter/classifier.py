@@ -74,7 +74,8 @@ class Classifier:
         # the padding that the head of a decoder looks for is the model's own
         own = model.config.get_text_config().pad_token_id if where_read(model) == LAST else tokenizer.pad_token_id
         self.pad_token_id = int(own or 0)
-        self.max_length = min(max_length, _usable_positions(model.config, tokenizer))
+        self.limit = _usable_positions(model.config, tokenizer)  # what the model itself could read
+        self.max_length = min(max_length, self.limit)
         self.tokens_per_batch, self.room = tokens_per_batch, Room()
         self.takes_type_ids = (
             "token_type_ids" in tokenizer.model_input_names
@@ -110,6 +111,15 @@ class Classifier:
         texts, contexts = listed(texts, contexts)
         pairs = None if contexts is None else list(contexts)
         return self.tokenizer(list(texts), pairs, truncation="longest_first", max_length=self.max_length).encodings
+
+    def unread(self, text: str, context: str | None = None) -> int:
+        """Return how many tokens of a text and its context are cut off, because the two are too long."""
+        contexts = None if context is None else [context]
+        (read,) = self.encodings([text], contexts)
+        if not read.overflowing:
+            return 0
+        (whole,) = self.tokenizer([text], contexts, verbose=False).encodings
+        return len(whole.ids) - len(read.ids)
 
     def encode(self, texts: Texts, contexts: Texts | None = None, labels: Sequence[int] | None = None) -> Encoded:
         """Tokenise texts, or pairs of text and context; without labels, every label is 0. A string is one text.

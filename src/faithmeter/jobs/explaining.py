@@ -1,5 +1,6 @@
 """Explain: one text or many, with the run's most faithful measure, or the most faithful one that is quick enough."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from faithmeter.batch import Encoded, Texts, listed
@@ -10,6 +11,7 @@ from faithmeter.faithfulness.curves import walk_passes
 from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
 from faithmeter.masking import STEPS
 from faithmeter.progress import Reporter, Silent
+from faithmeter.reports import words
 from faithmeter.results import Rows, find, most_faithful, rows_of
 from faithmeter.run import Run
 from faithmeter.tables import read_rows
@@ -34,8 +36,11 @@ def explain(
     A string is one text, explained as the only one of a list, with a string as its context where the model takes pairs.
     With a `budget` of seconds a text, it is the most faithful one that fits into it (see `within_budget`). `by` is what
     is masked and explained as a whole, as in `MeasureOptions`; by default what the run was measured by, or tokens.
+
+    Where the run's verdict is that these explanations may not be believed, the reporter is told first, and `doubt` of
+    each explanation says so; `cut` says where a text was too long to be read to its end.
     """
-    run = Run(path)
+    run, reporter = Run(path), reporter or Silent()
     if measure is not None and budget is not None:
         raise InputError("A budget chooses the measure: give a budget or a measure, not both.")
     chosen = as_measure(measure or run.measure_to_use)
@@ -59,12 +64,16 @@ def explain(
     if budget is not None:
         encoded = with_units(classifier.encode(texts, contexts), classifier, texts, contexts, by=by, chunk=chunk)
         name, why = within_budget(run.results, encoded, budget, path)
-        (reporter or Silent()).note(why)
+        reporter.note(why)
         chosen = IMPORTANCE_MEASURES[name]
+    doubt = words.doubt(run.results, chosen.name)
+    if doubt is not None:
+        reporter.warn(doubt)
     masf = run.in_distribution_test()
-    return explain_texts(
+    found = explain_texts(
         classifier, texts, contexts, measure=chosen, target=target, masf=masf, seed=seed, by=by, chunk=chunk
     )
+    return [replace(one, doubt=doubt) for one in found]
 
 
 def within_budget(rows: Rows, texts: Encoded, budget: float, path: str | Path) -> tuple[str, str]:
