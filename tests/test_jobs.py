@@ -5,6 +5,7 @@ import gc
 import json
 import shutil
 import weakref
+from types import SimpleNamespace
 
 import pyarrow.parquet
 import pytest
@@ -434,6 +435,15 @@ def test_explain_takes_the_most_faithful_measure_and_tests_it(measured):
     assert found.predicted == "positive"
     assert max(found.words, key=lambda word: abs(word.importance)).text == "good"
     assert 0 <= found.p_value <= 1
+
+
+def test_pooled_trainings_beat_the_majority_only_where_each_of_them_does(tmp_path):
+    def one(name, p_value):
+        rows = [Result("majority_p_value", p_value, "p", "test", None, 60).as_row()]
+        return SimpleNamespace(path=tmp_path / name, results=rows, config=SimpleNamespace(metric="accuracy"))
+
+    (row,) = pool([one("a", 0.001), one("b", 0.4), one("c", 0.01)])
+    assert row["value"] == 0.4
 
 
 class Listening(Silent):

@@ -101,6 +101,15 @@ def test_cautions_say_what_may_mislead():
     assert not any("another training" in line for line in words.cautions([{**r, "over": "seeds"} for r in rows], 2000))
 
 
+def test_a_lead_over_the_majority_that_may_be_chance_is_cautioned_and_an_older_run_is_not_accused():
+    rows = [*rows_of(BEST), row("performance", 0.6, ratio=0.0), row("majority", 0.55)]
+    said = "may be chance on so few test texts"
+    assert not any(said in line for line in words.cautions(rows, 2000))  # not known of an older run
+    for p_value, expected in ((0.04, False), (0.06, True)):
+        found = words.cautions([*rows, row("majority_p_value", p_value)], 2000)
+        assert any(said in line for line in found) == expected
+
+
 def test_of_equals_the_fastest_is_named():
     rows = rows_of(BEST)
     assert any(line.endswith("It is the fastest of them.") for line in words.verdict(rows))

@@ -193,7 +193,8 @@ def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdict
 def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the result rows of several measured runs as one: means, with intervals over the runs (their seeds).
 
-    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs.
+    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs;
+    of those of the class majority the largest.
     """
     if len({run.path.resolve() for run in runs}) < len(runs):
         raise InputError("The same run is named twice, which would look like two trainings that agree.")
@@ -212,6 +213,8 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
             if interval is not None and same[0]["metric"].endswith(SHARES):
                 interval = max(0.0, interval[0]), min(1.0, interval[1])
         value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
+        if key[0] == "majority_p_value":  # that all trainings learnt something, not that one did
+            value = float(values.max())
         low, high = interval or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
         pooled.append({**row, "over": "seeds", "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)})

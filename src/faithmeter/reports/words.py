@@ -288,6 +288,11 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
     unmasked, majority = (row["value"] for row in (find(rows, "performance", ratio=0.0), find(rows, "majority")))
     if None not in (unmasked, majority) and unmasked <= majority:
         found.append("The model is no better than the class majority: there is nothing to explain yet.")
+    elif (find(rows, "majority_p_value")["value"] or 0.0) > LEVEL:  # of an older run it is not known
+        found.append(
+            "What the model does better than answers without reading may be chance on so few test texts, so there may "
+            "be nothing to explain yet."
+        )
     if validation_rows is not None and validation_rows < ROWS_NEEDED:
         found.append(
             f"The in-distribution test was fitted on {validation_rows} texts; it is exact from {ROWS_NEEDED} on."
