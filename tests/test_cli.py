@@ -60,6 +60,7 @@ def test_train_leaves_a_run_that_later_commands_and_transformers_can_use(faithme
     run = Run(tmp_path / "run")
     assert {(row["kind"], row["masking_ratio"]) for row in run.results} == {
         ("performance", 0.0), ("performance", 0.5), ("performance", 1.0), ("majority", None),
+        ("majority_p_value", None),
     }  # fmt: skip
     assert [row["epoch"] for row in run.history] == [1, 2, 3]
     assert run.config.labels == ("negative", "positive")

@@ -3,7 +3,11 @@ import pytest
 import torch
 from conftest import random_classifier
 
+from faithmeter.attacks import attack_texts
+from faithmeter.classifier import Classifier
+from faithmeter.errors import InputError
 from faithmeter.explanation import explain_texts
+from faithmeter.from_scratch import bilstm_classifier, small_classifier
 from faithmeter.importance import ImportanceMeasure, as_measure
 from faithmeter.progress import pausing
 
@@ -106,3 +110,51 @@ def test_work_that_breathes_can_be_stopped_between_passes():
     assert len(passes) == 5
     explain_texts(classifier, ["great"], measure="grad-l2")  # and nobody is asked any more
     assert len(passes) == 5
+
+
+def test_a_string_in_place_of_a_list_is_one_text_and_not_its_letters():
+    classifier = random_classifier("bert")
+    assert explain_texts(classifier, TEXT, measure=fixed([1])) == explain_texts(classifier, [TEXT], measure=fixed([1]))
+    paired = [explain_texts(classifier, text, CONTEXT, measure=fixed([1])) for text in (TEXT, [TEXT])]
+    assert paired[0] == paired[1]
+    assert [one.context for one in paired[0]] == [CONTEXT]
+    assert len(classifier.encode(TEXT)) == len(classifier.encode(TEXT, CONTEXT)) == len(classifier.encodings(TEXT)) == 1
+    assert classifier.encode(TEXT).ids.tolist() == classifier.encode([TEXT]).ids.tolist()
+    assert attack_texts(classifier, TEXT, CONTEXT).texts == attack_texts(classifier, [TEXT], [CONTEXT]).texts
+    for built in (small_classifier("great film", "ab"), bilstm_classifier("great great film film", "ab", pairs=False)):
+        assert {"great", "film"} <= set(built.tokenizer.get_vocab())
+
+
+@pytest.mark.parametrize("contexts", [CONTEXT, [CONTEXT], [CONTEXT] * 3])
+def test_texts_that_do_not_have_a_context_each_are_refused(contexts):
+    classifier = random_classifier("bert")
+    for ask in (
+        lambda: explain_texts(classifier, [TEXT, TEXT], contexts, measure=fixed([1])),
+        lambda: classifier.encode([TEXT, TEXT], contexts),
+        lambda: attack_texts(classifier, [TEXT, TEXT], contexts),
+    ):
+        with pytest.raises(InputError, match=r"There are 2 texts and [13] contexts: give one for each text"):
+            ask()
+
+
+def test_a_text_that_is_too_long_is_said_to_be_cut_and_by_how_much():
+    whole = small_classifier(["good film"], ("no", "yes"), max_length=64)
+    narrow = Classifier(whole.model, whole.tokenizer, max_length=10)
+    text = " ".join(["good"] * 20)  # and two special tokens: 22, of which 10 are read
+    (found,) = explain_texts(narrow, text, measure=fixed([1]))
+    assert (found.unread, len(found.tokens)) == (12, 8)
+    assert "12 of 22 tokens were cut off" in found.cut
+    assert "This model can read 64: make its run with --max-length 22" in found.cut
+    assert found.as_row()["unread"] == 12
+    assert str(found).startswith(f"Warning: {found.cut}\n")
+    assert found.cut in found._repr_html_()
+    (pair,) = explain_texts(narrow, text, "good film", measure=fixed([1]))  # 20 + 2 + 3
+    assert pair.unread == 15
+    assert pair.cut.startswith("The text and its context are too long: 15 of 25 tokens")
+    (longest,) = explain_texts(whole, " ".join(["good"] * 100), measure=fixed([1]))
+    assert longest.unread == 102 - 64
+    assert longest.cut.endswith("64 are read at most. Explain it in parts, or take a model that reads longer texts.")
+    for text in ("good film", " ".join(["good"] * 62)):
+        (all_of_it,) = explain_texts(whole, text, measure=fixed([1]))
+        assert (all_of_it.unread, all_of_it.cut, all_of_it.warnings) == (0, None, ())
+    assert len(whole.encode([" ".join(["good"] * 100)]).ids) == 64  # and counting has changed nothing

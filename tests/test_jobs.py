@@ -5,6 +5,7 @@ import gc
 import json
 import shutil
 import weakref
+from types import SimpleNamespace
 
 import pyarrow.parquet
 import pytest
@@ -21,6 +22,7 @@ from faithmeter.jobs.estimating import duration, estimated_seconds
 from faithmeter.jobs.explaining import within_budget
 from faithmeter.jobs.measuring import Stopwatch
 from faithmeter.progress import Silent
+from faithmeter.reports import words
 from faithmeter.reports.words import VALIDATION_TEXTS, trusted
 from faithmeter.results import Result, find, most_faithful
 from faithmeter.run import chosen_device
@@ -425,7 +427,7 @@ def test_the_command_line_masks_explains_and_reports_by_unit(run, faithmeter):
     text = "Good film. Bad plot."
     code, printed = faithmeter("explain", run.path, text, "--by", "sentence", "--json")
     assert code == 0, printed
-    found = json.loads(printed.splitlines()[-1])
+    (found,) = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     assert [piece["text"] for piece in found["units"]] == ["Good film.", "Bad plot."]
     code, printed = faithmeter("explain", run.path, text, "--by", "sentence")
     assert "Good film. +" in printed or "Good film. -" in printed
@@ -637,6 +639,60 @@ def test_explain_takes_the_most_faithful_measure_and_tests_it(measured):
     assert found.predicted == "positive"
     assert max(found.words, key=lambda word: abs(word.importance)).text == "good"
     assert 0 <= found.p_value <= 1
+
+
+def test_pooled_trainings_beat_the_majority_only_where_each_of_them_does(tmp_path):
+    def one(name, p_value):
+        rows = [Result("majority_p_value", p_value, "p", "test", None, 60).as_row()]
+        return SimpleNamespace(path=tmp_path / name, results=rows, config=SimpleNamespace(metric="accuracy"))
+
+    (row,) = pool([one("a", 0.001), one("b", 0.4), one("c", 0.01)])
+    assert row["value"] == 0.4
+
+
+class Listening(Silent):
+    """Remembers what it is told."""
+
+    def __init__(self):
+        self.said = []
+
+    def warn(self, text):
+        self.said.append(text)
+
+
+def test_explain_says_first_that_the_run_does_not_stand_behind_it(run, measured, faithmeter, tmp_path):
+    listener = Listening()
+    nothing = "Nothing was measured yet, so no importance measure can be recommended"
+    (found,) = explain(run.path, ["good film"], reporter=listener)
+    assert listener.said == [found.doubt]
+    assert found.doubt.startswith(nothing)
+    assert found.as_row()["doubt"] == found.doubt
+    _, printed = faithmeter("explain", run.path, "good film story")
+    assert printed.index(nothing) < printed.index("good film story")
+    strange = shutil.copytree(measured.path, tmp_path / "strange")
+    rows = [{**row, "value": 0.0} if row["kind"] == "check_p_value" else row for row in measured.results]
+    write_jsonl(strange / "results.jsonl", rows)
+    assert explain(strange, "good film")[0].doubt == words.verdict(rows)[0]
+    # a run that recommends a measure stands behind that one alone
+    assert explain(measured.path, "good film")[0].doubt is None
+    assert "was not measured on this model" in explain(measured.path, "good film", measure="ig-signed")[0].doubt
+
+
+def test_explain_says_what_of_a_long_text_was_not_read(measured, faithmeter):
+    text = "good " * 600  # and two special tokens, of which 512 are read
+    _, printed = faithmeter("explain", measured.path, text, "--measure", "grad-l2", "--by", "sentence")
+    said = "The text is too long: 90 of 602 tokens were cut off"
+    assert printed.index(said) < printed.index("good good")
+    _, printed = faithmeter("explain", measured.path, text, "--measure", "grad-l2", "--by", "sentence", "--json")
+    (row,) = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    assert row["unread"] == 90
+    assert row["cut"].startswith(said)
+
+
+def test_a_run_explains_a_string_as_one_text(measured):
+    (found,) = explain(measured.path, "good film story plot")
+    assert found == explain(measured.path, ["good film story plot"])[0]
+    assert len(explain(measured.path, "good film", budget=1000.0)) == 1
 
 
 def test_explain_refuses_what_does_not_fit_the_model(measured):

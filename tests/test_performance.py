@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 from faithmeter.errors import InputError
-from faithmeter.performance import METRICS, majority_performance, performance, weighted_performance
+from faithmeter.performance import (
+    LEVEL,
+    METRICS,
+    majority_p_value,
+    majority_performance,
+    performance,
+    weighted_performance,
+)
 from faithmeter.statistics import EachLeftOut
 
 
@@ -58,3 +65,44 @@ def test_one_constant_answer_has_the_same_weighted_performance(metric):
     gold, predicted = np.array([0, 0, 1]), np.zeros((3, 1), dtype=np.int64)
     expected = performance(metric, gold, predicted[:, 0])
     assert weighted_performance(metric, gold, predicted)(np.ones((1, 3)))[0, 0] == pytest.approx(expected)
+
+
+UNEVEN = np.array([0] * 53 + [1] * 7)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_perfect_model_of_few_texts_of_an_uneven_task_surely_beats_the_majority(metric):
+    assert majority_p_value(metric, UNEVEN, UNEVEN, UNEVEN) <= 1 / 128
+
+
+def test_the_majority_is_beaten_by_pairs_worked_by_hand():
+    # all seven texts on which the two differ speak for the model: a coin gives that once in 128
+    assert majority_p_value("accuracy", UNEVEN, UNEVEN, UNEVEN) == pytest.approx(1 / 128)
+    # 59 of 60 right, and the one mistake is where the majority is right: 7 of 8, (8 + 1) / 256
+    one_wrong = np.where(np.arange(60) == 0, 1, UNEVEN)
+    assert majority_p_value("micro-f1", UNEVEN, UNEVEN, one_wrong) == pytest.approx(9 / 256)
+    # the majority is that of train: where it is the other class, all seven texts speak for the model again
+    assert majority_p_value("accuracy", [1, 1, 0], np.zeros(7, dtype=int), np.zeros(7, dtype=int)) == 1 / 128
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_model_that_answers_the_majority_never_beats_it(metric):
+    assert majority_p_value(metric, UNEVEN, UNEVEN, np.zeros(60, dtype=int)) == 1
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("gold", [UNEVEN, np.arange(60) % 2, np.arange(60) % 3], ids=["uneven", "even", "three"])
+def test_a_coin_is_seldom_taken_for_a_model(metric, gold):
+    random, draws = np.random.default_rng(1), 300
+    called = sum(
+        majority_p_value(metric, gold, gold, random.integers(gold.max() + 1, size=60)) <= LEVEL for _ in range(draws)
+    )
+    assert called <= draws * (LEVEL + 3 * np.sqrt(LEVEL * (1 - LEVEL) / draws))  # three standard errors over 5 %
+
+
+@pytest.mark.parametrize("metric", ["macro-f1", "matthews"])
+def test_a_model_that_finds_the_rare_class_is_not_measured_by_its_accuracy(metric):
+    """It finds all seven of the rare class, and seven more: as many are right as the majority has, and yet it reads."""
+    finds = np.where((UNEVEN == 1) | (np.arange(60) < 7), 1, 0)
+    assert majority_p_value("accuracy", UNEVEN, UNEVEN, finds) > LEVEL
+    assert majority_p_value(metric, UNEVEN, UNEVEN, finds) <= LEVEL

@@ -125,6 +125,15 @@ def test_cautions_say_what_may_mislead():
     assert not any("another training" in line for line in words.cautions([{**r, "over": "seeds"} for r in rows], 2000))
 
 
+def test_a_lead_over_the_majority_that_may_be_chance_is_cautioned_and_an_older_run_is_not_accused():
+    rows = [*rows_of(BEST), row("performance", 0.6, ratio=0.0), row("majority", 0.55)]
+    said = "may be chance on so few test texts"
+    assert not any(said in line for line in words.cautions(rows, 2000))  # not known of an older run
+    for p_value, expected in ((0.04, False), (0.06, True)):
+        found = words.cautions([*rows, row("majority_p_value", p_value)], 2000)
+        assert any(said in line for line in found) == expected
+
+
 def test_of_equals_the_fastest_is_named():
     rows = rows_of(BEST)
     assert any(line.endswith("It is the fastest of them.") for line in words.verdict(rows))
@@ -132,6 +141,56 @@ def test_of_equals_the_fastest_is_named():
         {**r, "value": 0.2} if (r["kind"], r["measure"]) == ("seconds_per_text", "loo-signed") else r for r in rows
     ]
     assert any(line.endswith("beam is the fastest of them.") for line in words.verdict(slower))
+
+
+def test_what_does_not_itself_beat_random_is_not_called_as_good_however_fast_it_is():
+    # on the few texts that both were measured on the difference may be 0, but its own area is surely below 0
+    rows = rows_of(BEST | WORSE | {"x-grad-signed": (-0.03, -0.05, -0.001, (0.1, -0.3, 0.4))})
+    rows = [
+        {**r, "value": 0.01} if (r["kind"], r["measure"]) == ("seconds_per_text", "x-grad-signed") else r for r in rows
+    ]
+    assert words.equals(rows) == ["beam"]
+    said = words.verdict(rows)
+    (same,) = [line for line in said if "the difference may be chance" in line]
+    assert same.startswith("beam cannot be told apart")
+    assert same.endswith("It is the fastest of them.")
+    (unproven,) = [line for line in said if "x-grad-signed" in line]
+    assert unproven.endswith("was not shown to beat random masking: not to be used in its place.")
+    (ahead,) = [line for line in said if line.startswith("It is more faithful than")]
+    assert ahead.startswith("It is more faithful than grad-l2;")
+
+
+@pytest.mark.parametrize(("low", "beats"), [(0.01, False), (0.1, True)])
+def test_each_of_the_equals_must_beat_random_as_one_of_all_that_were_tried(low, beats):
+    # of three tried, 1.96 standard errors become 2.39: 0.2 − 2.39 / 1.96 · 0.19 < 0, and 0.2 − 1.22 · 0.1 > 0
+    rows = rows_of(BEST | {"grad-l2": (0.2, low, 0.4, (0.2, -0.1, 0.5))})
+    assert words.equals(rows) == (["beam", "grad-l2"] if beats else ["beam"])
+
+
+def test_the_best_absolute_measure_is_named_only_where_it_beats_random():
+    rows = rows_of({"loo-signed": BEST["loo-signed"], "grad-l2": (-0.02, -0.04, -0.01, (0.4, 0.3, 0.5))})
+    rows += [row("masked_performance", value, "loo-signed", at) for at, value in ((0.0, 1), (0.5, 0.02), (1.0, 0.2))]
+    (said,) = [line for line in words.verdict(rows) if "wrong classes" in line]
+    assert said.endswith("Of the measures that do not tell for from against, none was shown to beat random masking.")
+
+
+NOTHING = {"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0)), "loo-abs": (0.03, -0.02, 0.08, (0, 0, 0))}
+
+
+def test_explanations_are_doubted_in_the_words_of_the_verdict():
+    for rows in ([], rows_of({}), rows_of({}, p_value=0.0001), rows_of(BEST, p_value=0.0001), rows_of(NOTHING)):
+        assert words.recommended(rows) is None
+        assert words.doubt(rows) == words.doubt(rows, "loo-signed") == words.verdict(rows)[0]
+    # what the check has found counts before there is anything measured, and then no numbers are below
+    assert words.verdict(rows_of({}, p_value=0.0001))[0].startswith("No explanation of this model can be judged")
+    assert not any("numbers below" in line for line in words.verdict(rows_of({}, p_value=0.0001)))
+    rows = rows_of(BEST | {"grad-l2": NOTHING["grad-l2"]})
+    assert words.recommended(rows) == "loo-signed"
+    assert words.doubt(rows) is words.doubt(rows, "loo-signed") is words.doubt(rows, "beam") is None
+    assert words.doubt(rows, "grad-l2").startswith(
+        "grad-l2 was not shown to beat random masking on this model (ACU 0.02"
+    )
+    assert words.doubt(rows, "ig-abs").startswith("ig-abs was not measured on this model")
 
 
 def test_a_signed_winner_that_pushes_to_wrong_classes_is_shown_beside_the_best_absolute_measure():
@@ -206,6 +265,42 @@ def test_the_page_is_whole_quiet_and_says_the_verdict_first(measured, tmp_path):
     for part in html.split('href="')[1:]:
         assert part[0] == "#"
         assert part[1:].split('"')[0] in ids
+
+
+def without_verdict(measured, path, change):
+    """A copy of a measured run whose rows allow no verdict."""
+    shutil.copytree(measured.path, path)
+    write_jsonl(path / "results.jsonl", [{**row, **change.get(row["kind"], {})} for row in measured.results])
+    return path
+
+
+UNTRUSTED, CHANCE = {"check_p_value": {"value": 0.0}}, {"acu": {"value": 0.01, "low": -0.02, "high": 0.04}}
+
+
+@pytest.mark.parametrize("change", [UNTRUSTED, CHANCE], ids=["not trusted", "no better than random"])
+def test_a_report_that_judges_nothing_names_no_winner_and_warns(measured, tmp_path, change):
+    path = without_verdict(measured, tmp_path / "run", change)
+    for paths in ([path], [path, without_verdict(measured, tmp_path / "other", change)]):
+        if len(paths) > 1:
+            config = json.loads((paths[1] / "config.json").read_text())
+            config["training"] |= {"strategy": "plain"}
+            (paths[1] / "config.json").write_text(json.dumps(config))
+        (page, *_) = report(paths, tmp_path / "out", formats=("html", "csv"), examples=len(paths) == 1)
+        said = page.read_text()
+        assert said.count('<div class="verdict warns">') == (1 if len(paths) == 1 else 3)
+        assert '<div class="verdict">' not in said
+        text = read(said).text
+        for winner in ("to use,", "behind the best", "most faithful:", "no cheaper one beats", "by the measure to use"):
+            assert winner not in text
+        assert "none of them is shown to be of use here" in text
+    ways = list(csv.DictReader((tmp_path / "out" / "ways.csv").read_text().splitlines()))
+    assert [way["most faithful, RACU"] for way in ways] == ["none", "none"]
+    card = model_card(Run(path))
+    assert card.index(words.doubt(Run(path).results)) < card.index("```python")
+    assert card.rindex(words.doubt(Run(path).results)) > card.index("## How to explain with it")
+    (page,) = report([measured.path], tmp_path / "judged", examples=False)
+    assert '<div class="verdict">' in page.read_text()
+    assert "verdict warns" not in page.read_text()
 
 
 def test_every_format_is_written_and_can_be_read(measured, tmp_path):
@@ -319,7 +414,7 @@ def test_the_best_of_many_measures_that_are_all_random_is_rarely_recommended_nor
             found.append(row("acu_behind_best", behind, f"m{number}", low=behind - pairs, high=behind + pairs))
         said = words.verdict(found)
         recommended += said[0].startswith("Use")
-        better += len(words.equals(found)) < count - 1
+        better += len(words.alike(found)) < count - 1
     assert recommended <= 6
     assert better <= 6
 

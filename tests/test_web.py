@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import shutil
 import socket
 import threading
 import time
@@ -10,8 +11,9 @@ import pytest
 import uvicorn
 from conftest import sentiment_rows
 
-from faithmeter import DataSpec, TrainingOptions, check, train
+from faithmeter import DataSpec, Run, TrainingOptions, check, train
 from faithmeter.errors import InputError
+from faithmeter.files import write_jsonl
 from faithmeter.progress import breathe
 from faithmeter.web import desk as desk_module
 from faithmeter.web.app import create_app
@@ -116,6 +118,36 @@ def test_markup_control_characters_and_a_megabyte_are_only_text(server, text):
     assert "<img" not in shown
     assert not set(shown) & set("\x00\u202e")
     assert len(json.dumps(found)) < 1_000_000
+
+
+def test_the_page_says_what_the_run_does_not_stand_behind_and_what_was_not_read(server, run):
+    page = server.ask("GET", "/")[2]
+    doubt = "Nothing was measured yet, so no importance measure can be recommended"
+    assert page.index(f'<p class="care" role="alert">{doubt}') < page.index("<form")
+    (short,) = server.explain(text="good film", measures=["grad-l2"])["answer"]
+    assert (short["warnings"], short["unread"]) == ([], 0)
+    (long,) = server.explain(text="good " * 600, measures=["grad-l2"])["answer"]  # and two special tokens
+    assert long["unread"] == 90
+    assert long["warnings"][0].startswith("The text is too long: 90 of 602 tokens were cut off")
+    assert "...warnings, text," in server.ask("GET", "/static/page.js")[2]  # before the heat map
+
+
+def test_a_measure_that_the_run_does_not_stand_behind_is_doubted_on_the_page(run, tmp_path):
+    path = shutil.copytree(run.path, tmp_path / "run")
+    row = {"masking_ratio": None, "detail": None, "n": 200, "over": "observations"}
+    areas = {"loo-signed": (0.4, 0.3, 0.5), "grad-l2": (-0.03, -0.05, -0.01)}
+    found = [
+        {**row, "kind": "acu", "measure": name, "value": value, "low": low, "high": high}
+        for name, (value, low, high) in areas.items()
+    ]
+    write_jsonl(path / "results.jsonl", [*run.results, *found])
+    server = Server(create_app(Run(path)))
+    assert 'role="alert"' not in server.ask("GET", "/")[2]
+    good, bad = server.explain(text="good film", measures=["loo-signed", "grad-l2"])["answer"]
+    assert good["warnings"] == []
+    assert bad["warnings"][0].startswith("grad-l2 was not shown to beat random masking on this model (ACU -0.03")
+    server.server.should_exit = True
+    server.thread.join(10)
 
 
 def test_a_test_text_can_be_taken(server, run):

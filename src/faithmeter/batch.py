@@ -13,10 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from faithmeter.errors import InputError
 from faithmeter.masking import Mask
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 SPECIAL, TEXT, CONTEXT = -1, 0, 1  # the values of `Encoded.sequence`
+Texts = str | Sequence[str]  # one text, or several
+
+
+def listed(texts: Texts, contexts: Texts | None = None) -> tuple[Sequence[str], Sequence[str] | None]:
+    """Return texts, and their contexts, as sequences: a string is one text, and not as many as it has letters."""
+    several = [texts] if isinstance(texts, str) else texts
+    if contexts is None:
+        return several, None
+    beside = [contexts] if isinstance(contexts, str) else contexts
+    if len(beside) != len(several):
+        raise InputError(f"There are {len(several)} texts and {len(beside)} contexts: give one for each text.")
+    return several, beside
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor
 
 import faithmeter.bilstm  # noqa: F401 (makes it known to transformers)
-from faithmeter.batch import SPECIAL, Batch, Encoded, packed
+from faithmeter.batch import SPECIAL, Batch, Encoded, Texts, listed, packed
 from faithmeter.borrowing import (
     eager_attention,
     evaluating,
@@ -74,7 +74,8 @@ class Classifier:
         # the padding that the head of a decoder looks for is the model's own
         own = model.config.get_text_config().pad_token_id if where_read(model) == LAST else tokenizer.pad_token_id
         self.pad_token_id = int(own or 0)
-        self.max_length = min(max_length, _usable_positions(model.config, tokenizer))
+        self.limit = _usable_positions(model.config, tokenizer)  # what the model itself could read
+        self.max_length = min(max_length, self.limit)
         self.tokens_per_batch, self.room = tokens_per_batch, Room()
         self.takes_type_ids = (
             "token_type_ids" in tokenizer.model_input_names
@@ -105,19 +106,28 @@ class Classifier:
         """The names of the classes, in the order of the logits."""
         return tuple(self.model.config.id2label[i] for i in range(self.model.config.num_labels))
 
-    def encodings(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> list[tokenizers.Encoding]:
+    def encodings(self, texts: Texts, contexts: Texts | None = None) -> list[tokenizers.Encoding]:
         """Tokenise texts as the tokenizer does it, with each token's place in its text; cut to the model's length."""
+        texts, contexts = listed(texts, contexts)
         pairs = None if contexts is None else list(contexts)
         return self.tokenizer(list(texts), pairs, truncation="longest_first", max_length=self.max_length).encodings
 
-    def encode(
-        self, texts: Sequence[str], contexts: Sequence[str] | None = None, labels: Sequence[int] | None = None
-    ) -> Encoded:
-        """Tokenise texts, or pairs of text and context; without labels, every label is 0.
+    def unread(self, text: str, context: str | None = None) -> int:
+        """Return how many tokens of a text and its context are cut off, because the two are too long."""
+        contexts = None if context is None else [context]
+        (read,) = self.encodings([text], contexts)
+        if not read.overflowing:
+            return 0
+        (whole,) = self.tokenizer([text], contexts, verbose=False).encodings
+        return len(whole.ids) - len(read.ids)
+
+    def encode(self, texts: Texts, contexts: Texts | None = None, labels: Sequence[int] | None = None) -> Encoded:
+        """Tokenise texts, or pairs of text and context; without labels, every label is 0. A string is one text.
 
         Too long a pair is cut from the longer side, token by token, so the context is never cut away whole. A special
         token that is written in a text stays special and cannot be masked; an unknown word is a word like any other.
         """
+        texts, contexts = listed(texts, contexts)
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         ids: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
         types: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []

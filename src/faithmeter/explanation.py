@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.batch import TEXT, Batch
+from faithmeter.batch import TEXT, Batch, Texts, listed
 from faithmeter.classifier import Classifier
 from faithmeter.faithfulness.curves import Floats, area_between_curves, masking_walk
 from faithmeter.heat_map import heat_map, visible
@@ -48,6 +48,8 @@ class Explanation:
     ones.
     `p_value` asks whether the masked texts behind them are in-distribution; None where that was not tested.
     `by` is what was masked and explained as a whole; where that is not a token, `units` are its pieces.
+    `unread` counts the tokens of the text and its context that were cut off and had no part in the answer; `cut` says
+    so in a sentence. `doubt` says why explanations by this measure may not be believed, where its run knows a reason.
     """
 
     text: str
@@ -66,25 +68,34 @@ class Explanation:
     p_value: float | None
     by: str = TOKEN
     units: tuple[Piece, ...] = ()
+    unread: int = 0
+    cut: str | None = None
+    doubt: str | None = None
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
         """What a reader is shown: the units that were explained as a whole, or the words where those were tokens."""
         return self.units or self.words
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know before the text is shown, in sentences."""
+        return tuple(said for said in (self.doubt, self.cut) if said is not None)
+
     def as_row(self) -> dict[str, Any]:
         """Return the explanation as plain lists and numbers, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
-        """Say the answer, its most important words, and how faithful that is, in a line."""
+        """Say the answer, its most important words, and how faithful that is, in a line; before it, what spoils it."""
         top = sorted(self.pieces, key=lambda word: -abs(word.importance))[:5]
         words = ", ".join(f"{word.text} {word.importance:+.3f}" for word in top)
-        return f"{self._says()}: {words}"
+        return "\n".join((*(f"Warning: {said}" for said in self.warnings), f"{self._says()}: {words}"))
 
     def _repr_html_(self) -> str:
         """Show the text coloured in a notebook."""
-        return f"<p>{self.coloured()}</p><p><small>{visible(self._says())}</small></p>"
+        warned = "".join(f"<p><strong>Warning:</strong> {visible(said)}</p>" for said in self.warnings)
+        return f"{warned}<p>{self.coloured()}</p><p><small>{visible(self._says())}</small></p>"
 
     def coloured(self, *, tokens: bool = False, end: int | None = None) -> str:
         """Return the text, up to `end`, as HTML with its words, or units, coloured by importance, or its tokens."""
@@ -97,8 +108,8 @@ class Explanation:
 
 def explain_texts(
     classifier: Classifier,
-    texts: Sequence[str],
-    contexts: Sequence[str] | None = None,
+    texts: Texts,
+    contexts: Texts | None = None,
     *,
     measure: str | Explain | ImportanceMeasure,
     target: str = "predicted",
@@ -109,12 +120,14 @@ def explain_texts(
 ) -> list[Explanation]:
     """Explain texts one by one; `target` is `predicted` or the name of the class whose logit is explained.
 
-    `by` is what is masked and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
+    A string is one text, explained as the only one of a list. `by` is what is masked and explained as a whole: a token,
+    word, sentence, or chunk of at most `chunk` tokens.
 
     Needs no run: `explain_texts(Classifier(model, tokenizer), texts, measure="loo-signed")` takes a transformers model
     and tokenizer that you have, and leaves them as they were.
     """
     chosen = [as_measure(measure)]
+    texts, contexts = listed(texts, contexts)
     return [
         one
         for row, text in enumerate(texts)
@@ -158,13 +171,32 @@ def explain_text(
     predicted = int(classifier.predict_with_features(batch)[0].argmax())
     targets = torch.tensor([predicted if target == "predicted" else classifier.labels.index(target)])
     baseline = _random_curve(classifier, batch, targets, seed, random_runs)
+    unread = classifier.unread(text, context) if encoded.truncated else 0
     return [
         replace(
             _explain(classifier, batch, text, context, measure, predicted, targets, baseline, masf, seed),
             by=f"{by} of {chunk}" if by == CHUNKED else by,
+            unread=unread,
+            cut=_cut_in_words(classifier, unread, int(encoded.lengths[0]), context is not None) if unread else None,
         )
         for measure in measures
     ]
+
+
+def _cut_in_words(classifier: Classifier, unread: int, read: int, pair: bool) -> str:
+    """Return that a text was cut, by how much, and what to do."""
+    what = "text and its context are" if pair else "text is"
+    enough = min(classifier.limit, read + unread)
+    wider = (
+        f"This model can read {classifier.limit}: make its run with --max-length {enough} "
+        "(in Python, max_length) to have more of it read, or explain it in parts."
+        if classifier.limit > classifier.max_length
+        else "Explain it in parts, or take a model that reads longer texts."
+    )
+    return (
+        f"The {what} too long: {unread} of {read + unread} tokens were cut off and had no part in this answer, because "
+        f"{classifier.max_length} are read at most. {wider}"
+    )
 
 
 def _random_curve(classifier: Classifier, batch: Batch, targets: Tensor, seed: int, runs: int) -> Floats:

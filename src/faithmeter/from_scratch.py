@@ -58,6 +58,7 @@ def small_classifier(
 
     `shape` is one of `SHAPES`: `tiny`, `mini`, `small` and `base` are encoders, `t5-tiny` and so on T5's encoder read
     by its mean, `gpt2-tiny` and so on decoders, which read the end of the row, after text and context.
+    A string in place of `texts` is one text.
     """
     tokenizer = word_level_tokenizer(texts, max_length=max_length)
     family, size = SHAPES[shape]
@@ -152,7 +153,7 @@ def bilstm_classifier(
 
     Its embeddings are random, but for the words that the file `vectors` has: standard normal for a world of few words,
     as in the paper, and a tenth of that otherwise, which does better on SST (0.82 instead of 0.80). A word that occurs
-    once is unknown, so that it is learnt what an unknown word may mean.
+    once is unknown, so that it is learnt what an unknown word may mean. A string in place of `texts` is one text.
     """
     tokenizer = word_level_tokenizer(texts, end="[EOS]", at_least=2, max_length=max_length)
     known = {} if vectors is None else word_vectors(Path(vectors), frozenset(tokenizer.get_vocab()))
@@ -184,11 +185,11 @@ def word_level_tokenizer(
 ) -> transformers.PreTrainedTokenizerFast:
     """Return a tokenizer of lower-cased words and punctuation marks, the most frequent first.
 
-    `end` ends a row; words that occur less than `at_least` times are unknown.
+    A string is one text. `end` ends a row; words that occur less than `at_least` times are unknown.
     """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     counts: Counter[str] = Counter()
-    for text in texts:
+    for text in [texts] if isinstance(texts, str) else texts:
         counts.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
     specials = list(dict.fromkeys((*SPECIALS, end)))
     often = [word for word, count in counts.items() if count >= at_least]

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
+from scipy import sparse, stats
 from sklearn import metrics
 
 from faithmeter.errors import InputError, nearest
@@ -13,6 +13,8 @@ from faithmeter.statistics import Weights
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+LEVEL = 0.05  # of the test whether a model does better than answers that do not depend on the text
+DRAWS = 499
 
 METRICS: Mapping[str, Callable[[ArrayLike, ArrayLike], float]] = MappingProxyType(
     {
@@ -85,7 +87,35 @@ def _of_counts(metric: str, gold_count: Floats, predicted_count: Floats, both_co
 
 def majority_performance(metric: str, train_labels: ArrayLike, test_labels: ArrayLike) -> float:
     """Return the performance on test of always answering the most frequent class of train (FMM Sec. 5.1)."""
-    values, counts = np.unique(np.asarray(train_labels), return_counts=True)
-    majority = values[counts.argmax()]
     gold = np.asarray(test_labels)
-    return performance(metric, gold, np.full_like(gold, majority))
+    return performance(metric, gold, np.full_like(gold, _most_frequent(train_labels)))
+
+
+def _most_frequent(labels: ArrayLike) -> int:
+    values, counts = np.unique(np.asarray(labels), return_counts=True)
+    return int(values[counts.argmax()])
+
+
+def majority_p_value(metric: str, train_labels: ArrayLike, gold: Ints, predicted: Ints) -> float:
+    """Return how often chance alone would let answers that do not depend on the text do as well as these.
+
+    Of such answers the class majority is the best by accuracy and micro-F1. There it is McNemar's test, exact and
+    one-sided: of the texts on which either the model or the majority is right, not both, the model has so many as a
+    fair coin seldom gives. It is paired, so few texts of an uneven task are enough. By macro-F1 and Matthews'
+    coefficient guessing does as well as the majority or better (on two even classes a coin has a macro-F1 of 1/2, the
+    majority of 1/3), so to beat that shows nothing: there the model's own answers are dealt out to the texts at random,
+    and the share of these permutations that do as well is the p-value. Both hold their level on any number of texts.
+    """
+    if require_metric(metric) in ("accuracy", "micro-f1"):
+        right, blind = predicted == gold, gold == _most_frequent(train_labels)
+        return float(stats.binom.sf((right & ~blind).sum() - 1, (right != blind).sum(), 0.5))
+    classes = np.union1d(gold, predicted)
+    golden, answers = np.searchsorted(classes, gold), np.searchsorted(classes, predicted)
+    random = np.random.default_rng(0)
+    dealt = [answers, *(random.permutation(answers) for _ in range(DRAWS))]
+    both = np.array([np.bincount(golden[one == golden], minlength=len(classes)) for one in dealt], dtype=np.float64)
+    gold_count, answer_count = (
+        np.bincount(one, minlength=len(classes)).astype(np.float64) for one in (golden, answers)
+    )
+    reached, *by_chance = _of_counts(metric, gold_count, answer_count, both, np.array(float(len(gold)))).tolist()
+    return float(np.mean([True, *(value >= reached - 1e-12 for value in by_chance)]))

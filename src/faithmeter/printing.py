@@ -105,7 +105,12 @@ def _number(value: float | None) -> str:
 
 
 def print_explanation(explanation: "Explanation", tokens: bool) -> None:
-    """Print the text coloured: orange speaks for the class, blue against it, stronger means more important."""
+    """Print the text coloured: orange speaks for the class, blue against it, stronger means more important.
+
+    Before it, that it was cut; what spoils all explanations of a run its job has said once.
+    """
+    if explanation.cut is not None:
+        console.print(f"Warning: {explanation.cut}", style="yellow", markup=False, soft_wrap=True)
     pieces = explanation.tokens if tokens else explanation.pieces
     strongest = max((abs(piece.importance) for piece in pieces), default=0.0) or 1.0
     painted, end = Text(), 0

@@ -199,7 +199,17 @@ def test_checkpoints_are_only_the_last_and_the_best(tmp_path):
 def test_a_model_that_learns_nothing_is_reported_in_plain_words(tmp_path):
     classifier = toy()
     outcome = run(classifier, tmp_path, data=splits(classifier, flip=True))  # labels have nothing to do with the text
-    assert "did not converge" in outcome.warnings[0]
+    assert "converge" in outcome.warnings[0]
+
+
+def test_a_model_that_is_right_on_few_texts_of_an_uneven_task_is_not_said_to_have_learnt_nothing(tmp_path):
+    classifier = toy()
+    rows = sentiment_rows(120, seed=1)
+    few = [row for row in rows if row["label"] == "negative"][:53] + [r for r in rows if r["label"] == "positive"][:7]
+    uneven = classifier.encode([row["text"] for row in few], labels=[int(row["label"] == "positive") for row in few])
+    outcome = run(classifier, tmp_path, replace(CONFIG, epochs=8), data=(splits(classifier)[0], uneven))
+    assert outcome.history[outcome.best_epoch - 1]["validation_unmasked"] >= 59 / 60
+    assert outcome.warnings == ()
 
 
 def test_a_loss_that_is_not_a_number_stops_with_advice(tmp_path):

@@ -18,7 +18,7 @@ from faithmeter.attacks.kinds import ATTACKS, DEFAULT_KINDS
 from faithmeter.attacks.neighbours import Neighbours
 from faithmeter.attacks.order import DIGITS, ORDERS, TokensOfWords, log_odds, most_important_first
 from faithmeter.attacks.words import Words, divided
-from faithmeter.batch import TEXT, Encoded, Ints
+from faithmeter.batch import TEXT, Encoded, Ints, Texts, listed
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError, nearest
 from faithmeter.masking import Mask, Purpose, random_stream
@@ -62,8 +62,8 @@ class Attack:
 
 def attack_texts(
     classifier: Classifier,
-    texts: Sequence[str],
-    contexts: Sequence[str] | None = None,
+    texts: Texts,
+    contexts: Texts | None = None,
     labels: Sequence[int] | Ints | None = None,
     *,
     kinds: Sequence[str] = DEFAULT_KINDS,
@@ -80,8 +80,10 @@ def attack_texts(
     two thirds of the time. At most `budget` of the words that the model sees are changed, rounded up. All that is
     random comes from the seed and the dataset row (`rows`; by default the place in `texts`), so that a text's attack
     does not depend on the others. `progress` is told the number of texts done. The model is left as it was.
+    A string is one text.
     """
-    _refuse_nonsense(classifier, texts, contexts, labels, rows, kinds, budget, order)
+    texts, contexts = listed(texts, contexts)
+    _refuse_nonsense(classifier, texts, labels, rows, kinds, budget, order)
     numbers = range(len(texts)) if rows is None else [int(row) for row in rows]
     search = _Search(classifier, kinds, order, budget, seed, progress or (lambda done: None))  # noqa: ARG005
     targets: list[_Target] = []
@@ -101,7 +103,6 @@ def attack_texts(
 def _refuse_nonsense(
     classifier: Classifier,
     texts: Sequence[str],
-    contexts: Sequence[str] | None,
     labels: Sequence[int] | Ints | None,
     rows: Sequence[int] | Ints | None,
     kinds: Sequence[str],
@@ -111,7 +112,7 @@ def _refuse_nonsense(
     check_settings(kinds, budget)
     if order not in ORDERS:
         raise InputError(f"There is no order {order!r} to attack words in: choose from {', '.join(ORDERS)}.")
-    for name, given in (("contexts", contexts), ("labels", labels), ("rows", rows)):
+    for name, given in (("labels", labels), ("rows", rows)):
         if given is not None and len(given) != len(texts):
             raise InputError(f"There are {len(texts)} texts and {len(given)} {name}: give one for each text.")
     if labels is not None and not all(0 <= label < len(classifier.labels) for label in labels):

@@ -10,10 +10,9 @@ from faithmeter.data import DataSpec, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder
 from faithmeter.from_scratch import FROM_SCRATCH
-from faithmeter.jobs.training import absolute, absolute_model, command_to_train, encode, store_performance
+from faithmeter.jobs.training import absolute, absolute_model, by_chance, command_to_train, encode, store_performance
 from faithmeter.performance import require_metric
 from faithmeter.progress import Reporter, Silent
-from faithmeter.results import find
 from faithmeter.run import Run, RunConfig, refuse_existing
 
 
@@ -94,13 +93,7 @@ def adopt(
             shutil.copytree(reference.in_distribution_folder, run.in_distribution_folder)
         test = encode(classifier, splits.test, "test", reporter)
         store_performance(run, np.array(splits.train["label"]), test, reporter)
-    rows = Run(path).results
-    unmasked, majority = (
-        find(rows, kind, ratio=at)["value"] for kind, at in (("performance", 0.0), ("majority", None))
-    )
-    if unmasked <= majority:
-        reporter.warn(
-            f"The model's {task.metric} is {unmasked:.3f}, and always answering the most frequent class gives "
-            f"{majority:.3f}. Is the order of its classes right ({', '.join(splits.labels)}), and is this its data?"
-        )
+    chance = by_chance(Run(path).results)
+    if chance is not None:
+        reporter.warn(f"{chance} Is the order of its classes right ({', '.join(splits.labels)}), and is this its data?")
     return Run(path)

@@ -1,9 +1,9 @@
 """Explain: one text or many, with the run's most faithful measure, or the most faithful one that is quick enough."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from faithmeter.batch import Encoded
+from faithmeter.batch import Encoded, Texts, listed
 from faithmeter.data import as_text, require_columns, require_text
 from faithmeter.errors import InputError, nearest
 from faithmeter.explanation import RANDOM_RUNS, Explanation, explain_texts
@@ -12,6 +12,7 @@ from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
 from faithmeter.importance.completeness import FROM_ZERO, TEXTS, zero_baseline_caution
 from faithmeter.masking import STEPS
 from faithmeter.progress import Reporter, Silent
+from faithmeter.reports import words
 from faithmeter.results import Rows, find, most_faithful, rows_of
 from faithmeter.run import Run
 from faithmeter.tables import read_rows
@@ -20,8 +21,8 @@ from faithmeter.units import CHUNK, TOKEN, require_units, with_units
 
 def explain(
     path: str | Path,
-    texts: Sequence[str],
-    contexts: Sequence[str] | None = None,
+    texts: Texts,
+    contexts: Texts | None = None,
     *,
     measure: str | None = None,
     budget: float | None = None,
@@ -33,10 +34,14 @@ def explain(
 ) -> list[Explanation]:
     """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it.
 
+    A string is one text, explained as the only one of a list, with a string as its context where the model takes pairs.
     With a `budget` of seconds a text, it is the most faithful one that fits into it (see `within_budget`). `by` is what
     is masked and explained as a whole, as in `MeasureOptions`; by default what the run was measured by, or tokens.
+
+    Where the run's verdict is that these explanations may not be believed, the reporter is told first, and `doubt` of
+    each explanation says so; `cut` says where a text was too long to be read to its end.
     """
-    run = Run(path)
+    run, reporter = Run(path), reporter or Silent()
     if measure is not None and budget is not None:
         raise InputError("A budget chooses the measure: give a budget or a measure, not both.")
     chosen = as_measure(measure or run.measure_to_use)
@@ -50,6 +55,7 @@ def explain(
             if pairs
             else "This model takes single texts: leave the context out."
         )
+    texts, contexts = listed(texts, contexts)
     settings = run.measurement_settings
     if chunk is None:
         chunk = (settings.get("chunk") if by is None else None) or CHUNK
@@ -59,17 +65,21 @@ def explain(
     if budget is not None:
         encoded = with_units(classifier.encode(texts, contexts), classifier, texts, contexts, by=by, chunk=chunk)
         name, why = within_budget(run.results, encoded, budget, path)
-        (reporter or Silent()).note(why)
+        reporter.note(why)
         chosen = IMPORTANCE_MEASURES[name]
+    doubt = words.doubt(run.results, chosen.name)
+    if doubt is not None:
+        reporter.warn(doubt)
     if texts and chosen.name in FROM_ZERO:
         some = classifier.encode(texts[:TEXTS], None if contexts is None else contexts[:TEXTS])
         caution = zero_baseline_caution(classifier, some.batch(range(len(some))), [chosen.name])
         if caution is not None:
-            (reporter or Silent()).warn(caution)
+            reporter.warn(caution)
     masf = run.in_distribution_test()
-    return explain_texts(
+    found = explain_texts(
         classifier, texts, contexts, measure=chosen, target=target, masf=masf, seed=seed, by=by, chunk=chunk
     )
+    return [replace(one, doubt=doubt) for one in found]
 
 
 def within_budget(rows: Rows, texts: Encoded, budget: float, path: str | Path) -> tuple[str, str]:

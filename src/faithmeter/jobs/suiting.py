@@ -42,7 +42,8 @@ from faithmeter.jobs.suite_graph import (
 )
 from faithmeter.progress import Reporter, Silent
 from faithmeter.ray_engine import RayCluster
-from faithmeter.results import Row, find, most_faithful, number
+from faithmeter.reports.words import doubt, recommended
+from faithmeter.results import Row, find, number
 from faithmeter.roar_run import RoarRun
 from faithmeter.run import Run
 from faithmeter.settings import differing
@@ -277,7 +278,9 @@ def _found(out: Path, job: Job, mark: Mapping[str, Any]) -> str:
     if job.kind != SUMMARISE:
         return took
     rows = Run(out / job.plan.folder).results
-    best = most_faithful(rows)
+    best = recommended(rows)
+    if best is None:
+        return f"{took}. {doubt(rows)}"
     return f"{took}, {best} is the most faithful, ACU {number(find(rows, 'acu', best))}"
 
 

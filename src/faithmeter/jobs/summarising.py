@@ -203,9 +203,9 @@ def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdict
 def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the result rows of several measured runs as one: means, with intervals over the runs (their seeds).
 
-    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs; of the
-    numbers of texts that they were checked on, the smallest. Runs that differ in more than the seed of their training
-    are refused.
+    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs, but of
+    those of the class majority the largest; of the numbers of texts that they were checked on, the smallest. Runs that
+    differ in more than the seed of their training are refused.
     """
     require_repetitions(runs)
     rows = [run.results for run in runs]
@@ -220,6 +220,8 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
         value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
         if key[0] in CHECKED_TEXTS:  # one run's many texts are no verdict on another
             value = float(values.min())
+        if key[0] == "majority_p_value":  # that all trainings learnt something, not that one did
+            value = float(values.max())
         low, high = interval or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
         pooled.append({**row, "over": "seeds", "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)})

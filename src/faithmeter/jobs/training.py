@@ -22,9 +22,9 @@ from faithmeter.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, sma
 from faithmeter.in_distribution import masked_at_random
 from faithmeter.jobs.summarising import store_card
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.performance import majority_performance, performance, require_metric
+from faithmeter.performance import LEVEL, majority_p_value, majority_performance, performance, require_metric
 from faithmeter.progress import Reporter, Silent
-from faithmeter.results import Result
+from faithmeter.results import Result, Rows, find
 from faithmeter.run import Run, RunConfig, refuse_existing
 from faithmeter.tasks import Task
 from faithmeter.training import TrainingConfig, fine_tune
@@ -223,6 +223,7 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
     train_split, validation, test = (
         encode(classifier, getattr(splits, part), part, reporter) for part in ("train", "validation", "test")
     )
+    outcome = None
     if not run.trained:
         outcome = fine_tune(
             classifier,
@@ -242,7 +243,27 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
     if not PartialState().is_main_process:
         return run
     store_performance(run, train_split.labels, test, reporter)
+    chance = by_chance(run.results)
+    # the best epoch was chosen on the validation texts, which flatters it there: the test texts have the last word
+    if chance is not None and (outcome is None or not outcome.warnings):
+        reporter.warn(f"{chance} Its explanations may explain nothing.")
     return run
+
+
+def by_chance(rows: Rows) -> str | None:
+    """Return that a run's model is no better than the class majority on the test texts, or may not be, in words.
+
+    None where it surely is; of a run that an older version made, where its number is larger.
+    """
+    reached, majority = find(rows, "performance", ratio=0.0), find(rows, "majority")["value"]
+    p_value = find(rows, "majority_p_value")["value"] or 0.0
+    if reached["value"] > majority and p_value <= LEVEL:
+        return None
+    lucky = f", which may be chance (p = {p_value:.2f})" if reached["value"] > majority else ""
+    return (
+        f"The model's {reached['metric']} is {reached['value']:.3f} on {reached['n']} test texts{lucky}, and always "
+        f"answering the most frequent class gives {majority:.3f}."
+    )
 
 
 def _attack_on(
@@ -284,9 +305,9 @@ def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Rep
     # the model as later commands will load it, so that what is tested is what is stored
     classifier = run.classifier()
     classifier.room.tell = reporter.warn
-    results = masked_performance(classifier, test, config.metric, config.seed, reporter)
+    results = masked_performance(classifier, test, train_labels, config.metric, config.seed, reporter)
     results.append(Result("majority", majority, config.metric, "test", None, len(test)))
-    run.store_results(("performance", "majority"), results)
+    run.store_results(("performance", "majority", "majority_p_value"), results)
     store_card(run)
 
 
@@ -312,11 +333,12 @@ def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporte
 
 
 def masked_performance(
-    classifier: Classifier, test: Encoded, metric: str, seed: int, reporter: Reporter
+    classifier: Classifier, test: Encoded, train_labels: Ints, metric: str, seed: int, reporter: Reporter
 ) -> list[Result]:
     """Return the performance with none, half and all of the maskable tokens masked at random.
 
-    Half of the tokens can be chosen in many ways, so that number is the mean of several draws.
+    Half of the tokens can be chosen in many ways, so that number is the mean of several draws. With none masked, there
+    is also the p-value of answers that do not depend on the text.
     """
     results = []
     with reporter.bar("Testing", sum(DRAWS.values()) * len(test)) as advance:
@@ -326,6 +348,9 @@ def masked_performance(
                 masked = masked_at_random(test, step, (seed, Purpose.EVALUATION_MASKS, draw))
                 predicted = classifier.predict(masked, progress=advance).argmax(dim=-1).cpu().numpy()
                 values.append(performance(metric, test.labels, predicted))
+                if step == 0:
+                    p_value = majority_p_value(metric, train_labels, test.labels, predicted)
+                    results.append(Result("majority_p_value", p_value, "p", "test", None, len(test)))
             results.append(Result("performance", sum(values) / draws, metric, "test", step / 10, len(test)))
     return results
 

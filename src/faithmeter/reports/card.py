@@ -37,6 +37,7 @@ def model_card(run: Run) -> str:
     pair = "[text], [context]" if config.data.resolved().context is not None else "[text]"
     parts += [
         "## How to explain with it",
+        *([doubted] if (doubted := words.doubt(rows)) else []),
         "\n".join(
             [
                 "```python",

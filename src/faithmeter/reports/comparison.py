@@ -15,7 +15,7 @@ from faithmeter.in_distribution import LEVEL, smallest_of
 from faithmeter.reports.figures import PALETTE, RANDOM, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
-from faithmeter.reports.words import checked, trusted
+from faithmeter.reports.words import checked, recommended, trusted
 from faithmeter.reports.words import names as listed
 from faithmeter.results import Rows, find, most_faithful, number, rows_of, within_bounds
 from faithmeter.statistics import student_interval
@@ -214,7 +214,7 @@ def _measures(ways: Sequence[Way], what: Compared) -> list[str]:
 def _overall(ways: Sequence[Way], prefix: str) -> Table:
     cells = []
     for way in ways:
-        best, p_values = most_faithful(way.rows), [row["value"] for row in rows_of(way.rows, "check_p_value")]
+        best, p_values = recommended(way.rows), [row["value"] for row in rows_of(way.rows, "check_p_value")]
         cells.append(
             [
                 way.name,
@@ -222,7 +222,11 @@ def _overall(ways: Sequence[Way], prefix: str) -> Table:
                 number(find(way.rows, "performance", ratio=0.5), 3),
                 f"{smallest_of(p_values):.3f}" if p_values else "not checked",
                 _understood(way),
-                f"{best}, {number(find(way.rows, 'racu', best))}" if best else "not measured",
+                f"{best}, {number(find(way.rows, 'racu', best))}"
+                if best
+                else "none"
+                if rows_of(way.rows, "acu")
+                else "not measured",
                 "unknown" if way.seconds is None else f"{way.seconds:.0f}",
             ]
         )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.reports import figures, words
 from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections
@@ -13,7 +14,7 @@ from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Example, Section, drawn
 from faithmeter.reports.select import select_sections
 from faithmeter.reports.transfer import transfer_sections
-from faithmeter.results import Rows, find, number, rows_of
+from faithmeter.results import Rows, find, most_faithful, number, rows_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def _comparison(subjects: Sequence[Subject]) -> Section:
     best = [f"{subject.title}: {words.verdict(subject.rows)[0]}" for subject in subjects]
     columns = ["measure", *(subject.title for subject in measured)]
     table = Table("racu", "RACU with 95 % intervals, by model and data", columns, cells)
-    return Section("In short", best, [table] if measured else [], verdict=True)
+    warns = all(words.doubt(subject.rows) for subject in subjects)
+    return Section("In short", best, [table] if measured else [], verdict=True, warns=warns)
 
 
 def training_sections(subjects: Sequence[Subject]) -> list[Section]:
@@ -108,7 +110,8 @@ def _performance(same: Sequence[Subject], prefix: str) -> Section:
 def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
     cautions = words.cautions(rows, subject.validation_rows)
-    found = [Section("In short", words.verdict(rows), cautions=cautions, verdict=True)]
+    warns = words.recommended(rows) is None
+    found = [Section("In short", words.verdict(rows), cautions=cautions, verdict=True, warns=warns)]
     found += transfer_sections(rows, prefix)
     if figures.measures(rows):
         found += _measured(subject, prefix)
@@ -144,8 +147,9 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
     wander = ""
     if spread["value"] is not None:  # one random run alone has no spread
         wander = f" One random run wanders about that mean by {spread['value']:.3f} in ACU (standard deviation)."
+    best = words.recommended(rows)
     ranking = Section(
-        "Which measure is faithful",
+        "What was measured" if best is None else "Which measure is faithful",
         [
             *subject.about,
             f"Intervals are 95 %, over {'trainings' if over == 'seeds' else 'texts'}. The longer the bar, the less "
@@ -173,11 +177,13 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
                   "95 % intervals.", lambda: figures.curves(rows, subject.metric)),
         ],
     )  # fmt: skip
-    front = figures.cheapest_best(rows)
+    # what does not beat random masking is not worth any price
+    proven = {name for name in figures.measures(rows) if best is not None and words.beats_random(rows, name)}
+    front = figures.cheapest_best([row for row in rows if row["measure"] in proven])
     price = Section(
         "What it costs",
-        [f"On the grey line lie the measures that no cheaper one beats: {words.names(front)}."],
-        figures=[drawn(prefix, "cost", "Faithfulness against computing time.", lambda: figures.cost(rows))],
+        [f"On the grey line lie the measures that no cheaper one beats: {words.names(front)}."] if front else [],
+        figures=[drawn(prefix, "cost", "Faithfulness against computing time.", lambda: figures.cost(rows, front))],
     )
     short = Section(
         "How short the explanations are",
@@ -197,8 +203,9 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
                 "own area: how much faster the probability of the class falls than under random masking, and its own "
                 "p-value of being in-distribution. The small curves draw it: the probability from 0 to 1 against the "
                 "share of masked tokens from 0 to 100 %, orange for the measure, grey for random masking.",
-                "The texts are those whose explanation by the measure to use is the most, middling and least faithful; "
-                "the measures are the first of the table (beam search on short texts only).",
+                f"The texts are those whose explanation by {most_faithful(rows, IMPORTANCE_MEASURES)} has the largest, "
+                "a middling and the smallest area; the measures are the first of the table (beam search on short texts "
+                "only).",
             ],
             examples=subject.examples,
         )
@@ -214,8 +221,9 @@ def counted(rows: Rows) -> str:
 
 def ranked_table(rows: Rows, prefix: str = "") -> Table:
     """Return the measures, the most faithful first, with everything a reader compares them by."""
-    cells = []
-    for name in figures.measures(rows):
+    cells, judged = [], words.recommended(rows) is not None
+    order = figures.measures(rows)
+    for name in order if judged else sorted(order, key=lambda name: -find(rows, "acu", name)["value"]):
         shares = [row["value"] for row in rows_of(rows, "share_out_of_distribution", name)]
         acu, p_value = find(rows, "acu", name), find(rows, "walk_p_value", name)["value"]
         cells.append(
@@ -223,7 +231,7 @@ def ranked_table(rows: Rows, prefix: str = "") -> Table:
                 name,
                 number(acu, 3),
                 number(find(rows, "racu", name)),
-                number(find(rows, "acu_behind_best", name), 3),
+                *([number(find(rows, "acu_behind_best", name), 3)] if judged else []),
                 f"{find(rows, 'seconds_per_text', name)['value']:.3f}",
                 f"{100 * max(shares):.1f} %" if shares else "not checked",
                 "not checked" if p_value is None else f"{p_value:.3f}",
@@ -232,8 +240,10 @@ def ranked_table(rows: Rows, prefix: str = "") -> Table:
         )
     each = "trainings" if any(row["over"] == "seeds" for row in rows) else "texts"
     price = "seconds a text, whole curve"
-    columns = ("measure", "ACU", "RACU", "behind the best", price, "out-of-distribution", "p-value", each)
-    return Table(f"{prefix}faithfulness", "Importance measures: the one to use, then the others by ACU", columns, cells)
+    behind = ("behind the best",) if judged else ()
+    columns = ("measure", "ACU", "RACU", *behind, price, "out-of-distribution", "p-value", each)
+    said = "the one to use, then the others by ACU" if judged else "by ACU; none of them is shown to be of use here"
+    return Table(f"{prefix}faithfulness", f"Importance measures: {said}", columns, cells)
 
 
 def _checked(subject: Subject, prefix: str) -> list[Section]:

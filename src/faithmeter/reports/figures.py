@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -177,12 +177,12 @@ def cheapest_best(rows: Rows) -> list[str]:
     return front
 
 
-def cost(rows: Rows) -> Figure:
-    """Draw faithfulness against cost, with the Pareto front."""
+def cost(rows: Rows, front: Sequence[str]) -> Figure:
+    """Draw faithfulness against cost, and a line through the measures of the Pareto front."""
     figure, (axes,) = new_figure(6.5, 3.0)
     at = {m: (find(rows, "seconds_per_text", m)["value"], find(rows, "acu", m)) for m in measures(rows)}
-    front = [at[name] for name in cheapest_best(rows)]
-    axes.plot([x for x, _ in front], [row["value"] for _, row in front], color=RANDOM, linewidth=1, zorder=0)
+    on_it = [at[name] for name in front]
+    axes.plot([x for x, _ in on_it], [row["value"] for _, row in on_it], color=RANDOM, linewidth=1, zorder=0)
     for name, (seconds, row) in at.items():
         if row["low"] is not None:
             axes.plot([seconds, seconds], [row["low"], row["high"]], color=look(name)["color"], alpha=0.4)

@@ -31,7 +31,10 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it; `verdict` where it is what a reader came for."""
+    """A heading and what stands under it; `verdict` where it is what a reader came for.
+
+    `warns` where the verdict is that nothing may be believed, which must not look like one that recommends something.
+    """
 
     title: str
     words: Sequence[str] = ()
@@ -43,6 +46,7 @@ class Section:
     level: int = 2
     terms: Sequence[tuple[str, str]] = ()
     verdict: bool = False
+    warns: bool = False
 
 
 def drawn(prefix: str, name: str, caption: str, draw: Callable[[], Figure]) -> Drawn:

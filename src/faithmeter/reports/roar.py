@@ -132,7 +132,7 @@ def verdict(subject: Retrained) -> list[str]:
 def _cautions(subject: Retrained) -> list[str]:
     counted = [row["n"] for row in rows_of(subject.rows, f"{KINDS[subject.protocols[0]]}_acu")]
     found = [
-        f"{row['value']:.0f} of {row['n']} unmasked trainings did not converge: their curves say little."
+        f"{row['value']:.0f} of {row['n']} unmasked trainings were not shown to converge: their curves say little."
         for row in rows_of(subject.rows, "roar_not_converged")
     ]
     if counted and 1 < counted[0] < 10:

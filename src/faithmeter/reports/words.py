@@ -96,11 +96,19 @@ def names(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def equals(rows: Rows) -> list[str]:
+def alike(rows: Rows) -> list[str]:
     """Return the measures that cannot be told apart from the most faithful one: the difference may be 0."""
     best = most_faithful(rows)
     behind = [row for row in rows if row["kind"] == "acu_behind_best" and row["measure"] != best]
     return [row["measure"] for row in behind if row["low"] is None or row["low"] <= 0]
+
+
+def equals(rows: Rows) -> list[str]:
+    """Return the measures that are as good as the most faithful one: not told apart from it, and sure to beat random.
+
+    One that does not beat random masking itself is no substitute, however little is known of the difference.
+    """
+    return [name for name in alike(rows) if beats_random(rows, name)]
 
 
 def trusted(rows: Rows) -> bool | None:
@@ -173,33 +181,77 @@ def surely_positive(row: Row, tried: int) -> bool:
     return bool(row["value"] - wider * (row["value"] - row["low"]) > 0)
 
 
-def verdict(rows: Rows) -> list[str]:
-    """Return the verdict: one sentence to act on, then the reasons."""
+def beats_random(rows: Rows, measure: str) -> bool:
+    """Return whether a measure surely beats random masking on the model, as one of all that were tried."""
+    return surely_positive(find(rows, "acu", measure), sum(row["kind"] == "acu" for row in rows))
+
+
+def recommended(rows: Rows) -> str | None:
+    """Return the measure that the verdict says to use; None where it names none."""
+    return None if _nothing_judged(rows) else most_faithful(rows)
+
+
+def doubt(rows: Rows, measure: str | None = None) -> str | None:
+    """Return why explanations of the model, or those by one measure of it, may not be believed; None if they may.
+
+    Where the verdict names no measure to use, it is its first sentence: whoever explains says what the report says.
+    """
+    nothing = _nothing_judged(rows)
+    if nothing or measure is None or beats_random(rows, measure):
+        return nothing[0] if nothing else None
+    instead = f"{most_faithful(rows)} is the measure to use."
+    acu = find(rows, "acu", measure)
+    if acu["value"] is None:
+        return (
+            f"{measure} was not measured on this model, so nothing says that its explanations mean something; {instead}"
+        )
+    return (
+        f"{measure} was not shown to beat random masking on this model (ACU {number(acu)}), so its explanations may "
+        f"mean nothing; {instead}"
+    )
+
+
+def _nothing_judged(rows: Rows) -> list[str]:
+    """Return the verdict that names no measure, and why; empty where one can be recommended."""
     best = most_faithful(rows)
-    if best is None:
-        return ["Nothing was measured yet, so no importance measure can be recommended: run `faithmeter measure`."]
-    acu = find(rows, "acu", best)
-    over = {"seeds": f"{acu['n']} trainings", "observations": f"{acu['n']} texts"}[acu["over"]]
+    shown = "" if best is None else "The numbers below are shown for completeness. "
     if trusted(rows) is False and rows_of(rows, TRANSFER):
         return [
             "No explanation of this model can be judged by masking here: masked texts of this domain are strange to "
             "it.",
-            "The numbers below are shown for completeness. At home it may understand masks well: see the report on the "
-            "run that it was trained in.",
+            f"{shown}At home it may understand masks well: see the report on the run that it was trained in.",
         ]
     if trusted(rows) is False:
         return [
             "No explanation of this model can be judged by masking: it does not understand masked texts.",
-            "The numbers below are shown for completeness. `faithmeter train` with the strategy `masked` goes on from "
-            "this model to one that can be judged.",
+            f"{shown}`faithmeter train` with the strategy `masked` goes on from this model to one that can be judged.",
         ]
-    if not surely_positive(acu, sum(row["kind"] == "acu" for row in rows)):
+    if best is None:
+        return ["Nothing was measured yet, so no importance measure can be recommended: run `faithmeter measure`."]
+    if not beats_random(rows, best):
         return [
             "No importance measure beats random masking on this model, so none of their explanations can be believed.",
-            f"The best, {best}, has an ACU of {number(acu)} (95 % interval over {over}), which may be 0.",
+            f"The largest ACU that is at all sure is {number(find(rows, 'acu', best))} (95 % interval over "
+            f"{_over(rows, best)}), which may be 0.",
         ]
+    return []
+
+
+def _over(rows: Rows, measure: str) -> str:
+    """Return what the intervals of a measure are over, in words."""
+    acu = find(rows, "acu", measure)
+    return f"{acu['n']} {'trainings' if acu['over'] == 'seeds' else 'texts'}"
+
+
+def verdict(rows: Rows) -> list[str]:
+    """Return the verdict: one sentence to act on, then the reasons."""
+    best = recommended(rows)
+    if best is None:
+        return _nothing_judged(rows)
+    acu, over = find(rows, "acu", best), _over(rows, best)
     same, every = equals(rows), [row for row in rows if row["kind"] == "acu_behind_best" and row["measure"] != best]
-    behind = sorted((row for row in every if row["measure"] not in same), key=lambda row: row["value"])
+    unproven = [name for name in alike(rows) if name not in same]
+    behind = sorted((row for row in every if row["measure"] not in alike(rows)), key=lambda row: row["value"])
     sentences = [
         f"Use {best} to explain this model.",
         f"Masking what it calls important costs the model more than random masking: ACU {number(acu)}, RACU "
@@ -210,6 +262,11 @@ def verdict(rows: Rows) -> list[str]:
         fastest = min(price, key=lambda name: (price[name] is None, price[name]))
         other = f" {fastest} is the fastest of them." if fastest != best else " It is the fastest of them."
         sentences.append(f"{names(same)} cannot be told apart from it here: the difference may be chance.{other}")
+    if unproven:
+        sentences.append(
+            f"{names(unproven)} cannot be told apart from it either, but {'was' if len(unproven) == 1 else 'were'} not "
+            "shown to beat random masking: not to be used in its place."
+        )
     if behind:
         first = behind[0]
         sentences.append(
@@ -235,12 +292,15 @@ def _best_absolute(rows: Rows, best: str) -> list[str]:
     absolute = [row for row in rows_of(rows, "acu") if not is_signed(row["measure"])]
     if not is_signed(best) or not absolute or min(curve.values(), default=0) >= curve.get(1.0, 0):
         return []
-    other = max(absolute, key=lambda row: row["value"])
+    proven = [row for row in absolute if beats_random(rows, row["measure"])]
+    other = max(proven, key=lambda row: row["value"], default=None)
+    found = "none was shown to beat random masking."
+    if other is not None:
+        found = f"{other['measure']} is the most faithful: ACU {number(other)}."
     return [
         "Part of its lead is that it pushes the model to wrong classes: performance falls to "
         f"{min(curve.values()):.2f}, below the {curve[1.0]:.2f} with everything masked. "
-        "Of the measures that do not tell for from against, "
-        f"{other['measure']} is the most faithful: ACU {number(other)}."
+        f"Of the measures that do not tell for from against, {found}"
     ]
 
 
@@ -291,6 +351,11 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
     unmasked, majority = (row["value"] for row in (find(rows, "performance", ratio=0.0), find(rows, "majority")))
     if None not in (unmasked, majority) and unmasked <= majority:
         found.append("The model is no better than the class majority: there is nothing to explain yet.")
+    elif (find(rows, "majority_p_value")["value"] or 0.0) > LEVEL:  # of an older run it is not known
+        found.append(
+            "What the model does better than answers without reading may be chance on so few test texts, so there may "
+            "be nothing to explain yet."
+        )
     if validation_rows is not None and validation_rows < ROWS_NEEDED:
         found.append(
             f"The in-distribution test was fitted on {validation_rows} texts; it is exact from {ROWS_NEEDED} on."

@@ -21,7 +21,7 @@ from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.passes import free_memory, out_of_memory
-from faithmeter.performance import majority_performance, performance
+from faithmeter.performance import LEVEL, majority_p_value, majority_performance, performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.training import checkpoint
 from faithmeter.training.config import ADVERSARIAL, ROBUST, TrainingConfig
@@ -284,6 +284,7 @@ class _Training:
         return {
             **{f"validation_{name}": performance(self.metric, gold, one) for name, one in found.items()},
             "selection": performance(self.metric, np.tile(gold, len(chosen)), np.concatenate(chosen)),
+            "majority_p_value": majority_p_value(self.metric, self.train.labels, gold, found["unmasked"]),
         }
 
     def _predictions(self, encoded: Encoded) -> Ints:
@@ -294,12 +295,19 @@ class _Training:
     def _warnings(self) -> Iterator[str]:
         best = next(row for row in self.state.history if row["epoch"] == self.state.best_epoch)
         majority = majority_performance(self.metric, self.train.labels, self.validation.labels)
-        reached = best["validation_unmasked"]
-        if reached < majority + 3 * np.sqrt(0.25 / len(self.validation)):
+        reached, said = best["validation_unmasked"], f"{self.metric}, {len(self.validation)} validation texts, unmasked"
+        advice = "Try another seed, a learning rate ten times larger or smaller, or more epochs."
+        if reached <= majority:
             yield (
-                f"The model did not converge: {reached:.3f} ({self.metric}, validation, unmasked) is no better than "
-                f"always answering the most frequent class ({majority:.3f}). Its explanations would explain nothing. "
-                "Try another seed, a learning rate ten times larger or smaller, or more epochs."
+                f"The model did not converge: {reached:.3f} ({said}) is no better than always answering the most "
+                f"frequent class ({majority:.3f}). Its explanations would explain nothing. {advice}"
+            )
+        # a training that an older version began has no p-value of its epochs
+        elif best.get("majority_p_value", 0.0) > LEVEL:
+            yield (
+                f"The model was not shown to converge: {reached:.3f} ({said}) may be reached by chance, without "
+                f"reading (p = {best['majority_p_value']:.2f}; always the most frequent class: {majority:.3f}). Its "
+                f"explanations may explain nothing. {advice}"
             )
         last = [row for row in self.state.history if row["stage"] != "all"]
         for stage in range(1, len(STAGES) + 1):

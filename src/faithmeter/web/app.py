@@ -6,6 +6,7 @@ checked (DNS rebinding, cross-site requests), questions must be JSON, and the pa
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from faithmeter.errors import InputError
 from faithmeter.explanation import Explanation, explain_text
 from faithmeter.heat_map import visible
 from faithmeter.importance import as_measure, measures_of
+from faithmeter.reports import words
 from faithmeter.run import Run
 from faithmeter.small_curve import small_curve
 from faithmeter.web.desk import Desk
@@ -51,7 +53,8 @@ def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
     for parameter in classifier.model.parameters():
         parameter.requires_grad_(False)  # shared by all threads, so nobody may switch it on and off
     masf = run.in_distribution_test()
-    best = run.measure_to_use
+    best, rows = run.measure_to_use, run.results
+    doubt = words.doubt(rows)
     pairs, desk = config.data.resolved().context is not None, Desk()
 
     async def page(_: Request) -> Response:
@@ -63,6 +66,7 @@ def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
             pairs=pairs,
             rows=len(test),
             checked=masf is not None,
+            doubt=doubt,
         )
         return HTMLResponse(html)
 
@@ -96,7 +100,8 @@ def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
                 target=target,
                 masf=masf,
             )
-            return [shown(one) for one in found]
+            # what the page says at its top already is not said again
+            return [shown(one if doubt else replace(one, doubt=words.doubt(rows, one.measure))) for one in found]
 
         return JSONResponse({"job": desk.submit(work).number}, status_code=202)
 
@@ -193,6 +198,8 @@ def shown(explanation: Explanation) -> dict[str, Any]:
     ]
     return {
         "measure": explanation.measure,
+        "warnings": explanation.warnings,
+        "unread": explanation.unread,
         "says": visible(f"{explanation.predicted}, p({explanation.target}) = {explanation.probability:.3f}"),
         "acu": explanation.acu,
         "racu": explanation.racu,

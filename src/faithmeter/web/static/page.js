@@ -81,7 +81,13 @@ function show(explanations) {
       curve.innerHTML = one.curve;
       const numbers = document.createElement("p");
       numbers.className = "numbers";
-      box.append(title, text, numbers, curve);
+      const warnings = one.warnings.map((said) => {
+        const line = document.createElement("p");
+        line.className = "care";
+        line.textContent = said;
+        return line;
+      });
+      box.append(title, ...warnings, text, numbers, curve);
       return box;
     }),
   );
