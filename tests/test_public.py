@@ -14,8 +14,8 @@ PACKAGE = Path(faithmeter.__file__).parent
 ROOMS = (
     "errors", "files", "heat_map", "progress", "masking", "statistics", "performance", "babi", "tables", "tasks",
     "data", "batch", "passes", "last_layer", "fused_linear", "bilstm", "t5_encoder", "reading", "special_tokens",
-    "model_source", "borrowing", "classifier", "units", "attacks.words", "attacks.neighbours", "attacks.kinds",
-    "attacks.order", "attacks.search", "attacks", "word_vectors", "from_scratch", "training.strategy",
+    "model_source", "checkpoint", "borrowing", "padding", "classifier", "units", "attacks.words", "attacks.neighbours",
+    "attacks.kinds", "attacks.order", "attacks.search", "attacks", "word_vectors", "from_scratch", "training.strategy",
     "training.config", "training.curriculum", "training.checkpoint", "training.robust", "training.loop", "training",
     "importance.at_embeddings", "importance.gradient", "importance.deep_lift", "importance.occlusion",
     "importance.attention", "importance.beam", "importance.search", "importance.chance", "importance.surrogate",
