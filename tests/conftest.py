@@ -12,7 +12,8 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from faithmeter import cli
-from faithmeter.classifier import Classifier, attention_implementation
+from faithmeter.checkpoint import attention_implementation
+from faithmeter.classifier import Classifier
 from faithmeter.from_scratch import small_classifier
 from faithmeter.special_tokens import give_missing_tokens
 from faithmeter.t5_encoder import T5MeanConfig
@@ -233,9 +234,38 @@ ARCHITECTURES = {
 }
 
 
-def random_classifier(architecture: str, classes: int = 3) -> Classifier:
-    """A tiny classifier of an architecture, with random weights and a tokenizer of the family that it comes with."""
-    config_class, shape, family = ARCHITECTURES[architecture]
+# the other shapes that README names, and then those whose answers padding changes
+MORE_ARCHITECTURES = {
+    "roformer": (transformers.RoFormerConfig, _SHAPE, "word-piece"),
+    "qwen2": (transformers.Qwen2Config, {**_SHAPE, "num_key_value_heads": 1}, "decoder-bpe"),
+    "opt": (
+        transformers.OPTConfig,
+        {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 64, "word_embed_proj_dim": 32},
+        "decoder-bpe",
+    ),
+}
+PADDING_SENSITIVE = {
+    "xlnet": (transformers.XLNetConfig, {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64}, "sentence-piece"),
+    "convbert": (transformers.ConvBertConfig, {**_SHAPE, "embedding_size": 16}, "word-piece"),
+    "fnet": (
+        transformers.FNetConfig,
+        {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64},
+        "sentence-piece",
+    ),
+    "mobilebert": (
+        transformers.MobileBertConfig,
+        {**_SHAPE, "embedding_size": 16, "intra_bottleneck_size": 16},
+        "word-piece",
+    ),
+}
+
+
+def random_classifier(architecture: str, classes: int = 3, spread: float = 0.0) -> Classifier:
+    """A tiny classifier of an architecture, with random weights and a tokenizer of the family that it comes with.
+
+    `spread` moves every weight by a normal number of that size, as training does: fresh weights hardly look around.
+    """
+    config_class, shape, family = (ARCHITECTURES | MORE_ARCHITECTURES | PADDING_SENSITIVE)[architecture]
     tokenizer = (TOKENIZERS | WITHOUT_MASK)[family]()
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "cls_token_id", "sep_token_id")}
     extra = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
@@ -245,6 +275,9 @@ def random_classifier(architecture: str, classes: int = 3) -> Classifier:
     model = transformers.AutoModelForSequenceClassification.from_config(
         config, attn_implementation=attention_implementation(model_class)
     )
+    with torch.no_grad():
+        for parameter in model.parameters() if spread else ():
+            parameter.add_(spread * torch.randn(parameter.shape))
     if family in WITHOUT_MASK:
         tokenizer = copy.deepcopy(tokenizer)
         give_missing_tokens(model, tokenizer, classifies=False)

@@ -163,7 +163,10 @@ def test_a_new_head_is_drawn_from_the_seed_and_leaves_the_global_seed_alone(tmp_
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    heads = [load_classifier(str(tmp_path), ("a", "b"), seed=seed).model.classifier.weight for seed in (0, 0, 1)]
+    heads = [
+        load_classifier(str(tmp_path), ("a", "b"), new_head=True, seed=seed).model.classifier.weight
+        for seed in (0, 0, 1)
+    ]
     assert torch.equal(torch.rand(1), expected)
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])
@@ -219,6 +222,6 @@ def test_positions_that_are_not_learnt_stay_so_after_loading(tmp_path):
 
 @pytest.mark.sentiment
 def test_minilm_loads_from_its_package():
-    classifier = load_classifier("minilm", ("negative", "positive"))
+    classifier = load_classifier("minilm", ("negative", "positive"), new_head=True)
     assert classifier.max_length == 512
     assert classifier.predict(classifier.encode([SHORT])).shape == (1, 2)

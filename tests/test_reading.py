@@ -50,7 +50,7 @@ def test_the_head_makes_the_logits_of_what_it_is_said_to_read(architecture, feat
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_what_bilstm_attention_reads_is_what_its_last_layer_is_given(pairs):
-    classifier = bilstm_classifier([" ".join(WORDS)], ("no", "yes"), pairs=pairs, seed=0)
+    classifier = bilstm_classifier([" ".join(WORDS)] * 2, ("no", "yes"), pairs=pairs, seed=0)
     classifier.model.train()
     batch = classifier.encode(TEXTS, ["the plot"] * len(TEXTS) if pairs else None).batch(range(len(TEXTS)))
     found, _ = classifier.representations(batch)
@@ -63,7 +63,7 @@ def test_what_bilstm_attention_reads_is_what_its_last_layer_is_given(pairs):
 def test_nobody_listens_to_the_model_afterwards():
     for classifier in (
         random_classifier("bert"),
-        bilstm_classifier([" ".join(WORDS)], ("no", "yes"), pairs=False, seed=0),
+        bilstm_classifier([" ".join(WORDS)] * 2, ("no", "yes"), pairs=False, seed=0),
     ):
         classifier.representations(classifier.encode(TEXTS).batch([0]))
         assert not any(touched(module) for module in classifier.model.modules())

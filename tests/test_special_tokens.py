@@ -74,7 +74,7 @@ def published(folder, kind, *, tokenizer=None, head=False, spare=0, **settings):
 @EVERY_DECODER
 def test_a_decoder_is_given_a_mask_padding_and_an_end_and_keeps_all_it_knew(kind, tmp_path):
     model, tokenizer = published(tmp_path, kind)
-    classifier = load_classifier(str(tmp_path), LABELS)
+    classifier = load_classifier(str(tmp_path), LABELS, new_head=True)
     given, words = classifier.tokenizer, len(tokenizer)
     assert (given.mask_token, given.pad_token) == ("<mask>", "<pad>")
     assert {given.mask_token_id, given.pad_token_id} == {words, words + 1}
@@ -82,16 +82,16 @@ def test_a_decoder_is_given_a_mask_padding_and_an_end_and_keeps_all_it_knew(kind
     before, after = (one.get_input_embeddings().weight.detach() for one in (model, classifier.model))
     assert torch.equal(after[:words], before)
     torch.testing.assert_close(after[words:], before.mean(dim=0).expand(2, -1))
-    assert len(classifier.notes) == 1
+    assert ["mask" in note for note in classifier.notes] == [True, False]  # the other tells of the new head
     assert "<mask> was added, which it has never seen" in classifier.notes[0]
-    again = load_classifier(str(tmp_path), LABELS)
+    again = load_classifier(str(tmp_path), LABELS, new_head=True)
     assert all(map(torch.equal, classifier.model.parameters(), again.model.parameters()))
 
 
 @EVERY_DECODER
 def test_the_end_of_a_text_is_read_and_never_masked_and_survives_a_cut(kind, tmp_path):
     published(tmp_path, kind)
-    classifier = load_classifier(str(tmp_path), LABELS, max_length=30)
+    classifier = load_classifier(str(tmp_path), LABELS, new_head=True, max_length=30)
     encoded = classifier.encode([SHORT, LONG * 10, LONG * 10], [LONG, SHORT, LONG * 10])
     assert encoded.truncated == 2
     assert encoded.lengths.tolist()[1:] == [30, 30]
@@ -112,7 +112,7 @@ def test_the_end_of_a_text_is_read_and_never_masked_and_survives_a_cut(kind, tmp
 @EVERY_DECODER
 def test_masking_the_last_word_changes_the_answer_and_padding_does_not(kind, tmp_path):
     published(tmp_path, kind)
-    classifier = load_classifier(str(tmp_path), LABELS)
+    classifier = load_classifier(str(tmp_path), LABELS, new_head=True)
     encoded = classifier.encode([SHORT, LONG, ""])
     last_only = encoded.masked_by(lambda _, maskable: maskable & (maskable[::-1].cumsum()[::-1] == 1))
     plain, masked = classifier.predict(encoded), classifier.predict(last_only)
@@ -126,7 +126,7 @@ def test_masking_the_last_word_changes_the_answer_and_padding_does_not(kind, tmp
 @EVERY_DECODER
 def test_what_was_given_is_saved_and_loads_with_plain_transformers(kind, tmp_path):
     published(tmp_path / "base", kind)
-    classifier = load_classifier(str(tmp_path / "base"), LABELS, seed=3)
+    classifier = load_classifier(str(tmp_path / "base"), LABELS, new_head=True, seed=3)
     classifier.save(tmp_path / "saved")
     expected = classifier.predict(classifier.encode([LONG], [SHORT]))
     loaded = load_classifier(str(tmp_path / "saved"), LABELS)
@@ -143,14 +143,14 @@ def test_the_end_token_as_padding_is_replaced_before_a_decoder_is_trained(tmp_pa
     tokenizer = copy.deepcopy(decoder_bpe())
     tokenizer.pad_token = tokenizer.eos_token
     published(tmp_path, "qwen2", tokenizer=tokenizer, pad_token_id=tokenizer.eos_token_id)
-    classifier = load_classifier(str(tmp_path), LABELS)
+    classifier = load_classifier(str(tmp_path), LABELS, new_head=True)
     assert classifier.tokenizer.pad_token == "<pad>"
     assert classifier.pad_token_id != classifier.tokenizer.eos_token_id
 
 
 def test_spare_rows_of_an_embedding_are_used_and_none_is_lost(tmp_path):
     published(tmp_path, "llama", spare=10)
-    classifier = load_classifier(str(tmp_path), LABELS)
+    classifier = load_classifier(str(tmp_path), LABELS, new_head=True)
     words = len(decoder_bpe())
     weight = classifier.model.get_input_embeddings().weight.detach()
     assert len(weight) == words + 10

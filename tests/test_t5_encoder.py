@@ -37,7 +37,7 @@ def published(folder, whole, **settings):
 @EVERY_KIND
 def test_logits_are_the_head_on_the_mean_state_of_the_text(whole, tmp_path):
     model, tokenizer = published(tmp_path, whole)
-    classifier = load_classifier(str(tmp_path), LABELS)
+    classifier = load_classifier(str(tmp_path), LABELS, new_head=True)
     assert isinstance(classifier.model, T5MeanForSequenceClassification)
     found = classifier.predict(classifier.encode(TEXTS))
     encoder = model.get_encoder() if hasattr(model, "get_encoder") else model.transformer.get_encoder()
@@ -52,10 +52,13 @@ def test_logits_are_the_head_on_the_mean_state_of_the_text(whole, tmp_path):
 def test_the_head_is_drawn_from_the_seed_and_saved_with_the_mask_token(whole, tmp_path):
     published(tmp_path / "base", whole)
     assert classes_of(str(tmp_path / "base")) is None
-    heads = [load_classifier(str(tmp_path / "base"), LABELS, seed=s).model.classifier.weight for s in (0, 0, 1)]
+    heads = [
+        load_classifier(str(tmp_path / "base"), LABELS, new_head=True, seed=s).model.classifier.weight
+        for s in (0, 0, 1)
+    ]
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])
-    classifier = load_classifier(str(tmp_path / "base"), LABELS, seed=1)
+    classifier = load_classifier(str(tmp_path / "base"), LABELS, new_head=True, seed=1)
     assert "<extra_id_0> of its tokenizer stands for masked tokens" in classifier.notes[0]
     classifier.save(tmp_path / "saved")
     assert classes_of(str(tmp_path / "saved")) == LABELS
@@ -79,7 +82,7 @@ def test_without_a_sentinel_it_is_given_a_mask_token_that_is_embedded(tmp_path):
     (tmp_path / "tokenizer.json").write_text(stored)
     settings = (tmp_path / "tokenizer_config.json").read_text().replace("extra_id", "other_id")
     (tmp_path / "tokenizer_config.json").write_text(settings)
-    classifier = load_classifier(str(tmp_path), LABELS)
+    classifier = load_classifier(str(tmp_path), LABELS, new_head=True)
     assert (classifier.tokenizer.mask_token, classifier.mask_token_id) == ("<mask>", len(tokenizer))
     known = model.get_input_embeddings().weight.detach()[: len(tokenizer)]
     torch.testing.assert_close(classifier.vocabulary()[classifier.mask_token_id], known.mean(dim=0))

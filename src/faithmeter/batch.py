@@ -217,11 +217,12 @@ class Encoded:
             start += count
 
 
-def packed(lengths: Tensor, tokens: int) -> Iterator[Tensor]:
+def packed(lengths: Tensor, tokens: int, *, alike: bool = False) -> Iterator[Tensor]:
     """Yield the indices of `lengths` in groups of like length, longest first, of at most `tokens` tokens with padding.
 
     Where a group is half full before the length changes, it ends there: a half-full pass costs less than one that pads
-    and must therefore mask its attention. A longer row is a group of its own.
+    and must therefore mask its attention. A longer row is a group of its own. With `alike` a group ends wherever the
+    length changes, so that nothing is padded.
     """
     order = torch.argsort(lengths, descending=True, stable=True)
     ordered = lengths[order].cpu().numpy()
@@ -229,8 +230,8 @@ def packed(lengths: Tensor, tokens: int) -> Iterator[Tensor]:
     while start < len(ordered):
         longest = max(1, int(ordered[start]))
         end = min(len(ordered), start + max(1, tokens // longest))
-        alike = int(np.searchsorted(-ordered[start:end], -ordered[start], side="right"))
-        if 2 * alike * longest >= tokens:
-            end = start + alike
+        same = int(np.searchsorted(-ordered[start:end], -ordered[start], side="right"))
+        if alike or 2 * same * longest >= tokens:
+            end = start + same
         yield order[start:end]
         start = end

@@ -31,7 +31,9 @@ def exchanged_embeddings(model: transformers.PreTrainedModel, embeddings: Tensor
     if embeddings is None:
         yield
         return
-    exchange = model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
+    # XLNet looks its words up with the tokens first and the rows second
+    given = embeddings.transpose(0, 1) if model.config.model_type == "xlnet" else embeddings
+    exchange = model.get_input_embeddings().register_forward_hook(lambda *_: given)
     try:
         yield
     finally:

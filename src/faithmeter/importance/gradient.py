@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch, packed
+from faithmeter.batch import Batch
 from faithmeter.borrowing import explaining
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
@@ -87,7 +87,7 @@ def integrated_gradient_at(
     with explaining(classifier.model), fused_linears(classifier.model):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         importance = torch.zeros(batch.maskable.shape, device=classifier.device)
-        for index in packed(lengths[rows], classifier.tokens_per_pass):
+        for index in classifier.packed(lengths[rows]):
             part, last = batch.take(rows[index]), step[index] == steps
             way = embeddings[rows[index], : part.input_ids.shape[1]] - start
             points = start + (step[index, None, None] / steps).to(way.dtype) * way
@@ -103,7 +103,7 @@ def _gradients(classifier: Classifier, batch: Batch, embeddings: Tensor, targets
     with explaining(classifier.model), fused_linears(classifier.model):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         gradients = torch.zeros(embeddings.shape, device=classifier.device)
-        for rows in packed(batch.attention_mask.sum(dim=1), classifier.tokens_per_pass):
+        for rows in classifier.packed(batch.attention_mask.sum(dim=1)):
             part = batch.take(rows)
             length = part.input_ids.shape[1]
             logits[rows], found = classifier.logits_and_gradients(part, embeddings[rows, :length], targets[rows])

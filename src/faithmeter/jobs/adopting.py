@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from faithmeter.classifier import classes_of, load_classifier
+from faithmeter.classifier import classes_of, head_of, load_classifier
 from faithmeter.data import DataSpec, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder
@@ -59,9 +59,10 @@ def adopt(
     require_metric(task.metric)
     classes = None if model in FROM_SCRATCH else classes_of(model)
     if classes is None:
+        head = "no weights yet" if model in FROM_SCRATCH else head_of(model)
         raise InputError(
-            f"{model} has no classification head yet (that of a whole T5 reads its decoder, which is not used here), "
-            f"so it has nothing to explain. Train it first: `{command_to_train(path, data, model, max_length)}`."
+            f"{model} has {head}, so it has nothing to explain. Train it first: "
+            f"`{command_to_train(path, data, model, max_length)}`."
         )
     loaded = load_splits(data)
     splits = loaded.in_order_of(classes)
@@ -84,8 +85,8 @@ def adopt(
     )
     for note in splits.notes:
         reporter.note(note)
-    for note in classifier.notes:  # masked inputs are nothing that it knows, so its results must be read with that
-        reporter.warn(f"{note} As it came, its masked texts are hardly in-distribution: `faithmeter check` will tell.")
+    for note in classifier.notes:
+        reporter.warn(note)
     with new_folder(path) as folder:  # all of it or nothing: there is no half adopted run to go on with
         run = Run.create(folder, config)
         run.store_model(classifier)

@@ -164,6 +164,8 @@ def begin_roar(
             f"{note} Every training begins with what it learnt before, from texts that nothing was masked in."
         )
     classifier = fresh_classifier(model, splits, seed=0, max_length=max_length, vectors=vectors)
+    for note in classifier.notes:
+        reporter.note(note)
     names = [one.name for one in distinct(options.measures, classifier)]
     config = RoarConfig(
         data=absolute(data),

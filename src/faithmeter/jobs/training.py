@@ -198,7 +198,7 @@ def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
         return fitting, [f"The model classifies already: its head and its classes ({', '.join(fitting.labels)}) stay."]
     return splits, [
         f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(splits.labels)}): "
-        f"it learns {'them in that order' if len(classes) == len(splits.labels) else 'a new head'}."
+        "it learns a new head."
     ]
 
 
@@ -209,7 +209,7 @@ def fresh_classifier(
     if vectors is not None and model != BILSTM:
         raise InputError(f"Word vectors are for the model {BILSTM!r}, which has embeddings of words; {model} has not.")
     if model not in FROM_SCRATCH:
-        return load_classifier(model, splits.labels, seed=seed, max_length=max_length)
+        return load_classifier(model, splits.labels, new_head=True, seed=seed, max_length=max_length)
     pairs = "context" in splits.train.column_names
     texts = [*splits.train["text"], *(splits.train["context"] if pairs else [])]
     if model in SHAPES:

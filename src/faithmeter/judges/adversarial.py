@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch, packed
+from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
 from faithmeter.importance import ImportanceMeasure, with_steps
@@ -148,7 +148,7 @@ def _attack(classifier: Classifier, batch: Batch, at: ExplainAt, search: _Search
     goal = replace(batch, maskable=_top(before, open_))
     texts = _Texts(goal, embeddings, open_[..., None], targets, probability)
     delta = torch.zeros_like(embeddings)
-    for rows in packed(batch.attention_mask.sum(dim=1), tokens):
+    for rows in classifier.packed(batch.attention_mask.sum(dim=1), tokens):
         found = _found(classifier, texts.take(rows), search)
         delta[rows, : found.shape[1]] = found
     random = torch.stack([_shuffled(*one, seed) for one in zip(delta, open_, batch.rows.tolist(), strict=True)])

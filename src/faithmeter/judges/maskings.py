@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch, packed
+from faithmeter.batch import Batch
 from faithmeter.classifier import Classifier
 from faithmeter.in_distribution.masf import LEVEL, MaSF
 from faithmeter.masking import STEPS
@@ -56,7 +56,7 @@ def _looked_at(
     for part in steps.argsort(stable=True).split(MASKINGS_AT_ONCE):
         features: list[Tensor] = []
         order: list[Tensor] = []
-        for index in packed(lengths[part], classifier.tokens_per_pass):
+        for index in classifier.packed(lengths[part]):
             chosen = part[index]
             taken = batch.take(which[chosen])
             taken = taken.with_masked(masked[chosen, : taken.input_ids.shape[1]])
