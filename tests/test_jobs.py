@@ -5,7 +5,6 @@ import gc
 import json
 import shutil
 import weakref
-from types import SimpleNamespace
 
 import pyarrow.parquet
 import pytest
@@ -641,13 +640,13 @@ def test_explain_takes_the_most_faithful_measure_and_tests_it(measured):
     assert 0 <= found.p_value <= 1
 
 
-def test_pooled_trainings_beat_the_majority_only_where_each_of_them_does(tmp_path):
+def test_pooled_trainings_beat_the_majority_only_where_each_of_them_does(measured, tmp_path):
     def one(name, p_value):
-        rows = [Result("majority_p_value", p_value, "p", "test", None, 60).as_row()]
-        return SimpleNamespace(path=tmp_path / name, results=rows, config=SimpleNamespace(metric="accuracy"))
+        run = Run(shutil.copytree(measured.path, tmp_path / name))
+        run.store_results(("majority_p_value",), [Result("majority_p_value", p_value, "p", "test", None, 60)])
+        return run
 
-    (row,) = pool([one("a", 0.001), one("b", 0.4), one("c", 0.01)])
-    assert row["value"] == 0.4
+    assert find(pool([one("a", 0.001), one("b", 0.4), one("c", 0.01)]), "majority_p_value")["value"] == 0.4
 
 
 class Listening(Silent):
