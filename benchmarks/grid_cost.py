@@ -24,18 +24,18 @@ import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier, attention_implementation, load_classifier
-from faithmeter.data import as_text
-from faithmeter.faithfulness.curves import walk_passes
-from faithmeter.from_scratch import word_level_tokenizer
+from faithmeter.data.batch import Batch
+from faithmeter.data.splits import as_text
+from faithmeter.data.tables import read_rows
+from faithmeter.data.tasks import TASKS
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.gradient import STEPS as IG_STEPS
-from faithmeter.jobs.suite_file import Suite, read_suite
 from faithmeter.masking import STEPS
-from faithmeter.model_source import MINILM
-from faithmeter.tables import read_rows
-from faithmeter.tasks import TASKS
+from faithmeter.measuring.curves import walk_passes
+from faithmeter.models.classifier import Classifier, attention_implementation, load_classifier
+from faithmeter.models.from_scratch import word_level_tokenizer
+from faithmeter.models.sources import MINILM
+from faithmeter.studies.suite.file import Suite, read_suite
 
 # vendors' data sheets: peak TFLOP/s of float32 without tensor cores, and of 16-bit tensor cores without sparsity
 GPUS = {

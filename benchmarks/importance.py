@@ -18,12 +18,12 @@ from captum.attr import FeatureAblation, IntegratedGradients, KernelShap, Lime
 from timing import cpu_seconds, matmul_peak
 from torch import Tensor
 
-from faithmeter.batch import Batch, Encoded
-from faithmeter.classifier import Classifier, load_classifier
-from faithmeter.data import DataSpec, load_splits
+from faithmeter.data.batch import Batch, Encoded
+from faithmeter.data.splits import DataSpec, load_splits
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.surrogate import SAMPLES
 from faithmeter.in_distribution.p_values import counts, sorted_columns
+from faithmeter.models.classifier import Classifier, load_classifier
 
 Result = dict[str, object]
 SENTENCES = Path(__file__).resolve().parents[2] / "shared" / "data" / "sst2" / "validation.jsonl.gz"

@@ -23,18 +23,11 @@ import torch
 import transformers
 
 from faithmeter import DataSpec, Run, TrainingOptions, load_splits, train
-from faithmeter.babi import generate
-from faithmeter.batch import Encoded
-from faithmeter.classifier import Classifier
-from faithmeter.in_distribution import (
-    MaSF,
-    dataset_verdict,
-    fit_calibrated,
-    fit_paper,
-    masked_at_random,
-    step_features,
-)
+from faithmeter.data.babi import generate
+from faithmeter.data.batch import Encoded
+from faithmeter.in_distribution import MaSF, dataset_verdict, fit_calibrated, fit_paper, masked_at_random, step_features
 from faithmeter.masking import random_stream
+from faithmeter.models.classifier import Classifier
 from faithmeter.training.strategy import masked_copy
 
 STEPS = range(11)

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from faithmeter import DataSpec, Splits, TrainingConfig, fine_tune, load_classifier, load_splits
-from faithmeter.batch import Encoded
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Encoded
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.judges import Columns
 from faithmeter.judges.ground_truth import chance_of, ground_truth
 from faithmeter.judges.known_token import PLACES, known_token_splits, truth_of
 from faithmeter.judges.rationales import in_batch
+from faithmeter.models.classifier import Classifier
 from faithmeter.statistics import mean_interval
 
 # searches pass a sentence through the model hundreds of times and more, and an ensemble repeats what its members do

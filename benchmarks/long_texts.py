@@ -27,16 +27,17 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from faithmeter import DataSpec, Run, TrainingOptions, load_classifier, load_splits
-from faithmeter.batch import Batch, Encoded
-from faithmeter.classifier import Classifier
-from faithmeter.faithfulness.curves import Floats, area_between_curves, masking_walk
+from faithmeter.data.batch import Batch, Encoded
+from faithmeter.data.units import CHUNK, CHUNKED, SENTENCE, TOKEN, WORD, with_units
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure
+from faithmeter.importance.by_units import Explain, even_shares
 from faithmeter.importance.occlusion import leave_one_out, leave_one_out_sampled
-from faithmeter.jobs.training import train_or_go_on
 from faithmeter.masking import Mask
+from faithmeter.measuring.curves import Floats, area_between_curves, masking_walk
+from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Silent
 from faithmeter.statistics import bca_interval
-from faithmeter.units import CHUNK, CHUNKED, SENTENCE, TOKEN, WORD, Explain, even_shares, with_units
+from faithmeter.studies.train import train_or_go_on
 
 LENGTH = 512
 TEST_ROWS = 200  # of which those are explained that fill the length

@@ -15,11 +15,11 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from faithmeter import DataSpec, Run, TrainingOptions, train
-from faithmeter.cli import console
+from faithmeter.cli.main import console
 from faithmeter.in_distribution import masked_at_random
 from faithmeter.masking import STEPS, Purpose
 from faithmeter.progress import Terminal
-from faithmeter.results import find
+from faithmeter.runs.results import find
 from faithmeter.statistics import mean_interval
 
 RATIOS = (0.0, 0.5, 1.0)

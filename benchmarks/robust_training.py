@@ -18,9 +18,9 @@ import torch
 from timing import cpu_seconds
 
 from faithmeter import AuditOptions, DataSpec, TrainingOptions, audit, train
-from faithmeter.jobs.training import train_or_go_on
 from faithmeter.progress import Silent
-from faithmeter.results import find
+from faithmeter.runs.results import find
+from faithmeter.studies.train import train_or_go_on
 
 MEASURES = ("x-grad-abs", "ig-signed", "loo-signed")
 JUDGED = 50  # test sentences

@@ -36,8 +36,10 @@ import transformers
 from scipy import stats
 
 from faithmeter import DataSpec
-from faithmeter.from_scratch import small_classifier
-from faithmeter.jobs import MeasureOptions, adopt, check, measure
+from faithmeter.models.from_scratch import small_classifier
+from faithmeter.studies.adopt import adopt
+from faithmeter.studies.check import check
+from faithmeter.studies.measure import MeasureOptions, measure
 
 WORDS = 500
 TIME_LIMIT, MEMORY_LIMIT = 1.05, 0.05  # of the exponents in the number of texts
@@ -238,7 +240,7 @@ def workers(folder: Path, repeats: int) -> dict[str, Any]:
             out, started = folder / f"suite-{turn}-{count}", time.perf_counter()
             command = ["bench-suite", str(suite), str(out), "--engine", "processes", "--workers", str(count),
                        "--no-estimate"]  # fmt: skip
-            done = subprocess.run([sys.executable, "-m", "faithmeter.cli", *command], capture_output=True, check=False)
+            done = subprocess.run([sys.executable, "-m", "faithmeter", *command], capture_output=True, check=False)
             if done.returncode:
                 raise SystemExit(done.stderr.decode()[-2000:])
             seconds[count].append(time.perf_counter() - started)

@@ -21,16 +21,16 @@ import torch
 from torch import Tensor
 
 from faithmeter import Run
-from faithmeter.batch import Batch, Encoded
-from faithmeter.classifier import Classifier
-from faithmeter.faithfulness.curves import Curve, lead, mask_most_important
+from faithmeter.data.batch import Batch, Encoded
 from faithmeter.files import write_bytes
 from faithmeter.importance.beam import beam
 from faithmeter.importance.search import Asking, Known, search, window_sets
-from faithmeter.jobs.training import encode
 from faithmeter.masking import STEPS, Purpose, random_stream
+from faithmeter.measuring.curves import Curve, lead, mask_most_important
+from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Silent
 from faithmeter.statistics import bca_interval
+from faithmeter.studies.train import encode
 
 TOKENS = 1024  # of the texts that are searched side by side
 Explain = Callable[[Classifier, Batch, Tensor, int], Tensor]

@@ -101,7 +101,7 @@ def serving(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "faithmeter.cli", "serve", str(run), "--port", str(port)]
+    command = [sys.executable, "-m", "faithmeter", "serve", str(run), "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
         try:
             while True:

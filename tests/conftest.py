@@ -3,7 +3,9 @@
 import copy
 import functools
 import json
+import os
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,16 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from faithmeter import cli
-from faithmeter.checkpoint import attention_implementation
-from faithmeter.classifier import Classifier
-from faithmeter.from_scratch import small_classifier
-from faithmeter.special_tokens import give_missing_tokens
-from faithmeter.t5_encoder import T5MeanConfig
+from faithmeter.cli import main as cli
+from faithmeter.models.checkpoint import attention_implementation
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.from_scratch import small_classifier
+from faithmeter.models.special_tokens import give_missing_tokens
+from faithmeter.models.t5 import T5MeanConfig
 
 torch.set_num_threads(1)  # tests run side by side, one to a core
+# some virtual machines name AMX among their instructions and do not have it: torch's bfloat16 then ends the process
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 WORDS = ("good", "bad", "film", "story", "actor", "plot", "great", "awful", "very", "not", "the", "a", "it", "was")
@@ -282,3 +286,25 @@ def random_classifier(architecture: str, classes: int = 3, spread: float = 0.0) 
         tokenizer = copy.deepcopy(tokenizer)
         give_missing_tokens(model, tokenizer, classifies=False)
     return Classifier(model, tokenizer)
+
+
+class Reader(HTMLParser):
+    """What a browser would make of it: the tags, their attributes, and the text."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags, self.attributes, self.text = [], set(), ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    return reader

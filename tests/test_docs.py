@@ -32,13 +32,17 @@ from conftest import random_classifier, sentiment_rows
 from matplotlib.figure import Figure
 
 import faithmeter as package
-from faithmeter import babi, cli, statistics
-from faithmeter.classifier import Classifier
-from faithmeter.faithfulness import roar
-from faithmeter.from_scratch import small_classifier
-from faithmeter.jobs import roar_summary, synthetic_roar, training
+from faithmeter import statistics
+from faithmeter.cli import main as cli
+from faithmeter.data import babi
+from faithmeter.measuring import retraining as roar
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.from_scratch import small_classifier
 from faithmeter.reports import audit, content, drift
 from faithmeter.reports.parts import Drawn
+from faithmeter.studies import train as training
+from faithmeter.studies.roar import rows as roar_summary
+from faithmeter.studies.roar.synthetic import synthetic_roar
 from faithmeter.training import curriculum
 
 ROOT = Path(__file__).parents[1]
@@ -286,7 +290,7 @@ class Reader:
     def run_accelerate(self, arguments: list[str]) -> None:
         assert arguments[0] == "launch"
         launched = launch_command_parser().parse_args(arguments[1:])
-        assert (launched.module, launched.training_script) == (True, "faithmeter.cli")
+        assert (launched.module, launched.training_script) == (True, "faithmeter")
         self.run_faithmeter(launched.training_script_args)
 
 

@@ -39,12 +39,15 @@ from faithmeter import (
     train,
     transfer,
 )
-from faithmeter.jobs import auditing, measuring, roaring, training
-from faithmeter.jobs.attacking import attacked_rows
-from faithmeter.jobs.measuring import begin_measuring, measure_part
-from faithmeter.jobs.suite_graph import TRAIN, Job, Plan, perform
 from faithmeter.progress import Silent
-from faithmeter.results import key_of
+from faithmeter.runs.results import key_of
+from faithmeter.studies import audit as auditing
+from faithmeter.studies import measure as measuring
+from faithmeter.studies import train as training
+from faithmeter.studies.attack import attacked_rows
+from faithmeter.studies.measure import begin_measuring, measure_part
+from faithmeter.studies.roar import roar as roaring
+from faithmeter.studies.suite.jobs import TRAIN, Job, Plan, perform
 from faithmeter.training import checkpoint
 
 MEASURED = MeasureOptions(measures=("grad-l2", "loo-signed"), rows=30, random_runs=2)
@@ -827,7 +830,7 @@ def test_a_killed_job_goes_on_to_the_same_rows_and_repeats_nothing(run, tmp_path
     measures = ("--measures", "grad-l2,x-grad-abs,ig-abs,loo-abs,loo-signed,lime,kernel-shap")
 
     def call(path):
-        return [sys.executable, "-m", "faithmeter.cli", command, str(path), *measures, *options]
+        return [sys.executable, "-m", "faithmeter", command, str(path), *measures, *options]
 
     subprocess.run(call(whole.path), check=True, capture_output=True)
     process = subprocess.Popen(call(run.path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

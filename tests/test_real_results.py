@@ -9,7 +9,7 @@ import pytest
 from faithmeter import DataSpec, MeasureOptions, Run, TrainingOptions, check, load_splits, measure, train
 from faithmeter.in_distribution import LEVEL, smallest_of
 from faithmeter.performance import performance
-from faithmeter.results import find
+from faithmeter.runs.results import find
 
 
 def accuracy_on(run: Run, splits) -> float:

@@ -5,41 +5,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from faithmeter.attacks import Attack, attack_texts
-    from faithmeter.batch import Batch, Encoded
-    from faithmeter.classifier import Classifier, load_classifier
-    from faithmeter.data import DataSpec, Splits, load_splits
+    from faithmeter.data.batch import Batch, Encoded
+    from faithmeter.data.splits import DataSpec, Splits, load_splits
+    from faithmeter.data.tasks import TASKS, Task
     from faithmeter.errors import InputError
-    from faithmeter.explanation import Explanation, explain_texts
-    from faithmeter.from_scratch import bilstm_classifier, small_classifier
+    from faithmeter.explaining.explanation import Explanation, explain_texts
     from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
     from faithmeter.in_distribution import MaSF
-    from faithmeter.jobs import (
-        AuditOptions,
-        EngineOptions,
-        MeasureOptions,
-        RoarOptions,
-        SelectOptions,
-        TrainingOptions,
-        adopt,
-        attack,
-        audit,
-        bench_suite,
-        check,
-        explain,
-        measure,
-        pool,
-        report,
-        resume,
-        roar,
-        select,
-        train,
-        transfer,
-    )
+    from faithmeter.models.classifier import Classifier, load_classifier
+    from faithmeter.models.from_scratch import bilstm_classifier, small_classifier
     from faithmeter.performance import METRICS, majority_performance
-    from faithmeter.results import Result
-    from faithmeter.roar_run import RoarRun
-    from faithmeter.run import Run
-    from faithmeter.tasks import TASKS, Task
+    from faithmeter.runs.results import Result
+    from faithmeter.runs.run import Run
+    from faithmeter.studies.adopt import adopt
+    from faithmeter.studies.attack import attack
+    from faithmeter.studies.audit import AuditOptions, audit
+    from faithmeter.studies.check import check
+    from faithmeter.studies.explain import explain
+    from faithmeter.studies.faithfulness_rows import pool
+    from faithmeter.studies.measure import MeasureOptions, measure
+    from faithmeter.studies.report import report
+    from faithmeter.studies.roar.experiment import RoarRun
+    from faithmeter.studies.roar.roar import RoarOptions, roar
+    from faithmeter.studies.select import SelectOptions, select
+    from faithmeter.studies.suite.suite import EngineOptions, bench_suite
+    from faithmeter.studies.train import TrainingOptions, resume, train
+    from faithmeter.studies.transfer import transfer
     from faithmeter.training import TrainingConfig, fine_tune
 
 __version__ = "0.1.0"
@@ -95,72 +86,34 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "attacks": (
-        "Attack",
-        "attack_texts",
-    ),
-    "batch": (
-        "Batch",
-        "Encoded",
-    ),
-    "classifier": (
-        "Classifier",
-        "load_classifier",
-    ),
-    "data": (
-        "DataSpec",
-        "Splits",
-        "load_splits",
-    ),
+    "attacks": ("Attack", "attack_texts"),
+    "data.batch": ("Batch", "Encoded"),
+    "data.splits": ("DataSpec", "Splits", "load_splits"),
+    "data.tasks": ("TASKS", "Task"),
     "errors": ("InputError",),
-    "explanation": (
-        "Explanation",
-        "explain_texts",
-    ),
-    "importance": (
-        "IMPORTANCE_MEASURES",
-        "ImportanceMeasure",
-        "as_measure",
-    ),
+    "explaining.explanation": ("Explanation", "explain_texts"),
+    "importance": ("IMPORTANCE_MEASURES", "ImportanceMeasure", "as_measure"),
     "in_distribution": ("MaSF",),
-    "jobs": (
-        "AuditOptions",
-        "EngineOptions",
-        "MeasureOptions",
-        "RoarOptions",
-        "SelectOptions",
-        "TrainingOptions",
-        "adopt",
-        "attack",
-        "audit",
-        "bench_suite",
-        "check",
-        "explain",
-        "measure",
-        "pool",
-        "report",
-        "resume",
-        "roar",
-        "select",
-        "train",
-        "transfer",
-    ),
-    "performance": (
-        "METRICS",
-        "majority_performance",
-    ),
-    "results": ("Result",),
-    "roar_run": ("RoarRun",),
-    "run": ("Run",),
-    "from_scratch": ("bilstm_classifier", "small_classifier"),
-    "tasks": (
-        "TASKS",
-        "Task",
-    ),
-    "training": (
-        "TrainingConfig",
-        "fine_tune",
-    ),
+    "models.classifier": ("Classifier", "load_classifier"),
+    "models.from_scratch": ("bilstm_classifier", "small_classifier"),
+    "performance": ("METRICS", "majority_performance"),
+    "runs.results": ("Result",),
+    "runs.run": ("Run",),
+    "studies.adopt": ("adopt",),
+    "studies.attack": ("attack",),
+    "studies.audit": ("AuditOptions", "audit"),
+    "studies.check": ("check",),
+    "studies.explain": ("explain",),
+    "studies.faithfulness_rows": ("pool",),
+    "studies.measure": ("MeasureOptions", "measure"),
+    "studies.report": ("report",),
+    "studies.roar.experiment": ("RoarRun",),
+    "studies.roar.roar": ("RoarOptions", "roar"),
+    "studies.select": ("SelectOptions", "select"),
+    "studies.suite.suite": ("EngineOptions", "bench_suite"),
+    "studies.train": ("TrainingOptions", "resume", "train"),
+    "studies.transfer": ("transfer",),
+    "training": ("TrainingConfig", "fine_tune"),
 }
 
 

@@ -5,7 +5,7 @@ import torch
 from conftest import WORDS, random_classifier
 
 from faithmeter.attacks.neighbours import Neighbours, pieces_of
-from faithmeter.from_scratch import small_classifier
+from faithmeter.models.from_scratch import small_classifier
 
 
 def by_hand(classifier, word, candidates, count):

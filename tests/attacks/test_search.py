@@ -16,8 +16,8 @@ from faithmeter.attacks.neighbours import Neighbours
 from faithmeter.attacks.order import ORDERS
 from faithmeter.attacks.words import divided
 from faithmeter.errors import InputError
-from faithmeter.from_scratch import small_classifier
 from faithmeter.masking import Purpose, random_stream
+from faithmeter.models.from_scratch import small_classifier
 
 EVERY_KIND = tuple(ATTACKS)
 ODD_TEXTS = (
@@ -38,7 +38,11 @@ TEXTS = [row["text"] for row in sentiment_rows(12, seed=3)]
 
 
 def undecided(classifier):
-    """The model with a head that says now this, now that: random weights say nearly the same of every text."""
+    """The model with a head that says now this, now that: random weights say nearly the same of every text.
+
+    In double precision, because such a head makes rounding, which depends on the batch and the processor, larger too.
+    """
+    classifier.model.double()
     logits = classifier.predict(classifier.encode(TEXTS))
     head = [module for module in classifier.model.modules() if isinstance(module, torch.nn.Linear)][-1]
     with torch.no_grad():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from conftest import WORDS, random_classifier
 
-from faithmeter.from_scratch import bilstm_classifier, small_classifier
+from faithmeter.models.from_scratch import bilstm_classifier, small_classifier
 
 TEXTS = ["the film was great", "it was not awful at all", "was the story bad? the plot was very good!", "great"]
 SHORT = ["a film", "it was", "the plot was bad", "great"]

@@ -6,9 +6,9 @@ from conftest import WORDS
 from importance.reference import TARGETS, alone, example_batch, strong_classifier
 
 from faithmeter.errors import InputError
-from faithmeter.from_scratch import bilstm_classifier
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.ensemble import ensemble
+from faithmeter.models.from_scratch import bilstm_classifier
 
 SHAPES = pytest.mark.parametrize(
     "architecture", ["bert", "roberta", "distilbert", "deberta", "modernbert", "t5", "gpt2", "llama"]

@@ -10,10 +10,10 @@ from torch import nn
 from transformers.activations import NewGELUActivation
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from faithmeter.classifier import Classifier
-from faithmeter.from_scratch import small_classifier, word_level_tokenizer
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.deep_lift import NEAR, _rise, deep_lift
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.from_scratch import small_classifier, word_level_tokenizer
 
 WIDTH = 5
 

@@ -8,12 +8,12 @@ import torch
 from conftest import ARCHITECTURES, WORDS, sentiment_rows
 from importance.reference import TARGETS, alone, any_classifier, example_batch, strong_classifier
 
-from faithmeter.batch import Batch
+from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
-from faithmeter.from_scratch import small_classifier
 from faithmeter.importance import IMPORTANCE_MEASURES, as_measure, with_steps
 from faithmeter.judges import adversarial as module
 from faithmeter.judges.adversarial import adversarial, rank_change, top_count, top_k, top_k_sum_change
+from faithmeter.models.from_scratch import small_classifier
 
 DIFFERENTIABLE = [measure for measure in IMPORTANCE_MEASURES.values() if measure.differentiable]
 EVERY_MEASURE = pytest.mark.parametrize("measure", DIFFERENTIABLE, ids=lambda one: one.name)

@@ -15,7 +15,7 @@ from faithmeter.in_distribution.masf import fit_calibrated, step_features
 from faithmeter.judges.battery import JUDGES, Bench
 from faithmeter.judges.drift import fit_space
 from faithmeter.masking import STEPS
-from faithmeter.results import find
+from faithmeter.runs.results import find
 
 TEXTS = ["the film was great", "was the story bad? the plot was very good!", "good film", "it was not awful at all"]
 SHAPES = ("bert", "roberta", "distilbert", "t5", "gpt2")

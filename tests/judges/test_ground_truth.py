@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithmeter.batch import Batch
-from faithmeter.faithfulness.curves import mask_most_important
+from faithmeter.data.batch import Batch
 from faithmeter.judges.ground_truth import chance_of, ground_truth
 from faithmeter.judges.ranking import ranks
+from faithmeter.measuring.curves import mask_most_important
 
 
 def batch_of(maskable: torch.Tensor) -> Batch:

@@ -4,10 +4,10 @@ import pytest
 from conftest import TOKENIZERS, random_classifier, sentiment_rows
 
 from faithmeter import InputError
-from faithmeter.classifier import Classifier
-from faithmeter.data import DataSpec, Splits, load_splits
+from faithmeter.data.splits import DataSpec, Splits, load_splits
+from faithmeter.data.tasks import TASKS
 from faithmeter.judges.known_token import END, START, _telling_words, known_token_splits, truth_of
-from faithmeter.tasks import TASKS
+from faithmeter.models.classifier import Classifier
 
 
 def splits_of(texts: list[str], labels: tuple[str, ...] = ("no", "yes"), contexts: list[str] | None = None) -> Splits:

@@ -6,8 +6,9 @@ import pytest
 from conftest import TOKENIZERS, random_classifier
 
 from faithmeter import InputError
-from faithmeter.classifier import Classifier
-from faithmeter.data import DataSpec, as_text, load_splits
+from faithmeter.data.splits import DataSpec, as_text, load_splits
+from faithmeter.data.tables import read_rows
+from faithmeter.data.tasks import TASKS
 from faithmeter.judges.ground_truth import ground_truth
 from faithmeter.judges.rationales import (
     TASK_MARKS,
@@ -18,8 +19,7 @@ from faithmeter.judges.rationales import (
     rationale_tokens,
     rationales_of,
 )
-from faithmeter.tables import read_rows
-from faithmeter.tasks import TASKS
+from faithmeter.models.classifier import Classifier
 
 TEXT = "the film was  great, not awful"  # six words
 

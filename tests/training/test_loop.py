@@ -7,8 +7,8 @@ import torch
 from conftest import WORDS, random_classifier, sentiment_rows
 
 from faithmeter.errors import InputError
-from faithmeter.from_scratch import small_classifier
 from faithmeter.masking import Purpose, random_stream
+from faithmeter.models.from_scratch import small_classifier
 from faithmeter.progress import Silent
 from faithmeter.training import TrainingConfig, fine_tune
 from faithmeter.training.checkpoint import load_weights

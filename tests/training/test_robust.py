@@ -9,10 +9,10 @@ import transformers
 from conftest import random_classifier
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from faithmeter.borrowing import evaluating
-from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
-from faithmeter.from_scratch import bilstm_classifier, word_level_tokenizer
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.from_scratch import bilstm_classifier, word_level_tokenizer
+from faithmeter.models.temporary import evaluating
 from faithmeter.training import TrainingConfig
 from faithmeter.training.robust import guided_loss, input_gradient_loss, virtual_adversarial_loss, weighted_losses
 

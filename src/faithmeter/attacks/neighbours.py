@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from faithmeter.batch import TEXT
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import TEXT
+from faithmeter.models.classifier import Classifier
 
 BEFORE = "a "  # stands before a word when it is tokenised: words within a text are what is compared
 SPACE_MARKS = "Ġ▁"  # stand for a space in tokens of byte-level and sentence pieces that nobody told how to decode

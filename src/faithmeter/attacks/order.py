@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.borrowing import explaining
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.temporary import explaining
 
 DIGITS = 5  # of log-odds that are compared: the rest is rounding, which depends on the batch
 TokensOfWords = Mapping[int, Sequence[int]]  # the positions of each word's tokens

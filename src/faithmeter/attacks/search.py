@@ -18,10 +18,10 @@ from faithmeter.attacks.kinds import ATTACKS, DEFAULT_KINDS
 from faithmeter.attacks.neighbours import Neighbours
 from faithmeter.attacks.order import DIGITS, ORDERS, TokensOfWords, log_odds, most_important_first
 from faithmeter.attacks.words import Words, divided
-from faithmeter.batch import TEXT, Encoded, Ints, Texts, listed
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import TEXT, Encoded, Ints, Texts, listed
 from faithmeter.errors import InputError, nearest
 from faithmeter.masking import Mask, Purpose, random_stream
+from faithmeter.models.classifier import Classifier
 
 BUDGET = 0.2
 NEIGHBOURS = 8  # candidates of a word: these, and up to four misspellings

@@ -10,9 +10,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.bilstm import BiLSTMConfig
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError, nearest
 from faithmeter.importance.at_embeddings import ExplainAt, absolute_at
 from faithmeter.importance.attention import (
@@ -26,6 +24,7 @@ from faithmeter.importance.attention import (
     scaled_attention_at,
 )
 from faithmeter.importance.beam import WIDTH, beam
+from faithmeter.importance.by_units import Explain, of_units
 from faithmeter.importance.chance import random_importance
 from faithmeter.importance.deep_lift import deep_lift, deep_lift_at
 from faithmeter.importance.ensemble import ensemble
@@ -43,7 +42,8 @@ from faithmeter.importance.gradient import (
 from faithmeter.importance.occlusion import PASSES, leave_one_out, leave_one_out_sampled
 from faithmeter.importance.search import evaluations, search
 from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
-from faithmeter.units import Explain, of_units
+from faithmeter.models.bilstm import BiLSTMConfig
+from faithmeter.models.classifier import Classifier
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
+from faithmeter.models.classifier import Classifier
 
 # (classifier, batch, embeddings, targets), all on the classifier's device -> logits and (rows, tokens) importance at
 # those embeddings, 0 where a token is not maskable; differentiable by the embeddings where they require a gradient

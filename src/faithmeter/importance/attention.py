@@ -10,11 +10,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.borrowing import frozen
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
 from faithmeter.importance.at_embeddings import of_the_text
-from faithmeter.reading import attention_of_what_is_read
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.heads import attention_of_what_is_read
+from faithmeter.models.temporary import frozen
 
 # from the (rows, heads, queries, tokens) attentions of all layers, and the batch they are of
 Reduce = Callable[[Sequence[Tensor], Batch], Tensor]

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
+from faithmeter.importance.by_units import Floats, TextUnits, open_units
 from faithmeter.masking import Mask
-from faithmeter.units import Floats, TextUnits, open_units
+from faithmeter.models.classifier import Classifier
 
 WIDTH = 10
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
+from faithmeter.importance.by_units import units_in
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.units import units_in
+from faithmeter.models.classifier import Classifier
 
 
 def random_importance(_classifier: Classifier, batch: Batch, _targets: Tensor, seed: int) -> Tensor:

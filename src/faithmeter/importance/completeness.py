@@ -12,10 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.borrowing import evaluating
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
 from faithmeter.importance.gradient import STEPS, baseline_embedding, integrated_gradient
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.temporary import evaluating
 
 FROM_ZERO = ("x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "deep-lift", "ensemble-top3", "ensemble-all")
 TEXTS = 4  # on which the gap is measured: 60 passes each

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from faithmeter.batch import Batch
-from faithmeter.borrowing import explaining, twice_differentiable
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
 from faithmeter.importance.at_embeddings import of_the_text
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.temporary import explaining, twice_differentiable
 from faithmeter.progress import breathe
 
 Activation = Callable[[Tensor], Tensor]

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
-from faithmeter.units import Explain, even_shares
+from faithmeter.data.batch import Batch
+from faithmeter.importance.by_units import Explain, even_shares
+from faithmeter.models.classifier import Classifier
 
 NOTHING = 1e-4  # what rounding makes of a zero: gradient times input, where a norm follows the embeddings
 

@@ -9,12 +9,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.borrowing import explaining
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
-from faithmeter.fused_linear import fused_linears
 from faithmeter.importance.at_embeddings import of_the_text
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.fast.fused_linear import fused_linears
+from faithmeter.models.temporary import explaining
 
 # one tile of tokens × vocabulary stays in the processor's cache between the product and the sum
 TILE_TOKENS, TILE_VOCABULARY = 256, 1024

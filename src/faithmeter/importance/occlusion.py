@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
+from faithmeter.importance.by_units import Floats, open_units
 from faithmeter.masking import Mask, Purpose, random_stream
-from faithmeter.units import Floats, open_units
+from faithmeter.models.classifier import Classifier
 
 PASSES = 64  # of a sampled leave-one-out, the text itself among them
 

@@ -13,11 +13,11 @@ import torch
 from scipy import linalg
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
 from faithmeter.importance.beam import along, drops_at
+from faithmeter.importance.by_units import open_units
 from faithmeter.masking import Mask
-from faithmeter.units import open_units
+from faithmeter.models.classifier import Classifier
 
 EXACT = 6  # of so few tokens every set is evaluated: they are hardly more than those that a beam meets
 WINDOW = 3  # neighbours in the order that are put in their best order; swaps of two gain nothing after a greedy choice

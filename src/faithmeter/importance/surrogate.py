@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
+from faithmeter.importance.by_units import open_units
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.units import open_units
+from faithmeter.models.classifier import Classifier
 
 SAMPLES = 200
 KERNEL_WIDTH = 25  # of LIME's weights, for cosine distances in per cent, and its ridge: those of the package

@@ -34,8 +34,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from faithmeter.batch import Batch, Encoded
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch, Encoded
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder, read_json, require_whole
 from faithmeter.in_distribution.p_values import (
@@ -49,6 +48,7 @@ from faithmeter.in_distribution.p_values import (
     two_sided_add_one,
 )
 from faithmeter.masking import STEPS, Purpose, random_count_mask, random_stream
+from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Advance
 
 FORMAT = 2  # of the stored test

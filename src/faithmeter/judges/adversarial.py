@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
 from faithmeter.importance import ImportanceMeasure, with_steps
 from faithmeter.importance.at_embeddings import ExplainAt
 from faithmeter.judges import Columns
 from faithmeter.masking import Purpose, random_stream
+from faithmeter.models.classifier import Classifier
 
 STEPS = 500
 BUDGET = 2.0  # of the largest component of δ

@@ -8,9 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch, Encoded
-from faithmeter.classifier import Classifier
-from faithmeter.faithfulness.curves import held_by_the_most_important
+from faithmeter.data.batch import Batch, Encoded
 from faithmeter.importance import ImportanceMeasure
 from faithmeter.in_distribution import MaSF
 from faithmeter.judges import Columns
@@ -22,6 +20,8 @@ from faithmeter.judges.ground_truth import ground_truth
 from faithmeter.judges.randomisation import blocks, likeness, randomised, rank_correlation, untrained
 from faithmeter.judges.rationales import in_batch
 from faithmeter.masking import STEPS, Mask
+from faithmeter.measuring.curves import held_by_the_most_important
+from faithmeter.models.classifier import Classifier
 
 SAME, EVERY = "same answer", "all texts"  # on which texts two models are compared
 

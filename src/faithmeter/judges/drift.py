@@ -21,14 +21,14 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from faithmeter.batch import Batch, Encoded
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch, Encoded
 from faithmeter.files import require_whole, write_bytes
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges import Columns
 from faithmeter.judges.maskings import representations
 from faithmeter.judges.ranking import ranks
 from faithmeter.masking import STEPS, Mask, Purpose, masked_count, random_count_mask, random_stream
+from faithmeter.models.classifier import Classifier
 
 DATA_ROWS = 1000  # original texts that stand for the data
 COMPONENTS = 10  # kept of each masked text: two to draw, the others for a map that bends (UMAP)

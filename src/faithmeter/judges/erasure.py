@@ -12,13 +12,13 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges import Columns
 from faithmeter.judges.maskings import answers
 from faithmeter.judges.ranking import ranks
+from faithmeter.models.classifier import Classifier
 
 RATIOS = (0.05, 0.10, 0.20, 0.50)
 NO_SCALE = 1e-4  # masking everything must cost at least this much probability, or there is nothing to normalise by

@@ -8,12 +8,12 @@ test is given, whether the text at the flip is strange to the model stands besid
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges import Columns
 from faithmeter.judges.maskings import answers
 from faithmeter.judges.ranking import ranks
+from faithmeter.models.classifier import Classifier
 
 AT_ONCE = 8  # tokens further that every text is looked at together: most flip early, and what lies behind is not needed
 

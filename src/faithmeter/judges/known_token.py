@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import datasets
 
-from faithmeter.classifier import Classifier
-from faithmeter.data import SPLITS, Splits
+from faithmeter.data.splits import SPLITS, Splits
 from faithmeter.errors import InputError
 from faithmeter.judges.rationales import rationale_tokens
 from faithmeter.masking import Mask, Purpose, random_stream
+from faithmeter.models.classifier import Classifier
 
 PLACES = ("end", "anywhere")
 TWO_WORDS = ("negative", "positive")  # the Thesis'

@@ -6,10 +6,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from faithmeter.batch import Batch
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Batch
 from faithmeter.in_distribution.masf import LEVEL, MaSF
 from faithmeter.masking import STEPS
+from faithmeter.models.classifier import Classifier
 
 MASKINGS_AT_ONCE = 512  # whose features are in memory: 20 MB for MiniLM, 80 MB for RoBERTa-base
 

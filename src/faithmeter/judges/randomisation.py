@@ -16,10 +16,10 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from faithmeter.classifier import Classifier
 from faithmeter.judges import Array, Columns
 from faithmeter.judges.ranking import ranks
 from faithmeter.masking import Purpose, random_stream
+from faithmeter.models.classifier import Classifier
 
 HEAD, EMBEDDINGS = "head", "embeddings"
 TOP = 4  # one token of so many is among the most important

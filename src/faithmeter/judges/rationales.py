@@ -23,12 +23,12 @@ import datasets
 import numpy as np
 from torch import Tensor
 
-from faithmeter.batch import TEXT, Batch, Encoded
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import TEXT, Batch, Encoded
+from faithmeter.data.tables import Row, read_rows
+from faithmeter.data.tasks import Task
 from faithmeter.errors import InputError
 from faithmeter.masking import Mask
-from faithmeter.tables import Row, read_rows
-from faithmeter.tasks import Task
+from faithmeter.models.classifier import Classifier
 
 FORMS = ("flags", "words", "spans", "annotators")
 Spans = Sequence[tuple[int, int]]  # [start, end) characters of one text

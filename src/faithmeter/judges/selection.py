@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from faithmeter.batch import Encoded, Ints
+from faithmeter.data.batch import Encoded, Ints
 from faithmeter.errors import InputError
 from faithmeter.judges.erasure import tokens_of
 from faithmeter.masking import Mask

@@ -2,7 +2,7 @@
 
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
-from faithmeter.results import Rows, find, number, rows_of
+from faithmeter.runs.results import Rows, find, number, rows_of
 
 KIND = "attack"
 BEFORE, AFTER, SUCCESS, WORDS, UNTRIED, QUERIES = (

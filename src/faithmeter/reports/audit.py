@@ -12,7 +12,7 @@ from faithmeter.reports.drift import DRIFT, Points, drift_sections
 from faithmeter.reports.figures import RANDOM, look, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
-from faithmeter.results import Row, Rows, find, number, rows_of
+from faithmeter.runs.results import Row, Rows, find, number, rows_of
 
 KIND = "audit_"
 ERASURE, KNOWN, HUMAN = "audit_erasure_", "audit_known-token_", "audit_plausibility_"

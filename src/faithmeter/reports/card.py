@@ -4,7 +4,7 @@ from faithmeter.reports import words
 from faithmeter.reports.content import ranked_table
 from faithmeter.reports.figures import measures
 from faithmeter.reports.formats import Table, as_markdown, plain
-from faithmeter.run import Run, RunConfig
+from faithmeter.runs.run import Run, RunConfig
 from faithmeter.training.config import OPTIMIZERS
 from faithmeter.training.strategy import STRATEGIES
 

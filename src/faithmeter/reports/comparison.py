@@ -17,7 +17,7 @@ from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
 from faithmeter.reports.words import checked, recommended, trusted
 from faithmeter.reports.words import names as listed
-from faithmeter.results import Rows, find, most_faithful, number, rows_of, within_bounds
+from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of, within_bounds
 from faithmeter.statistics import student_interval
 
 UNCHECKED, FEW = "not checked", "checked on too few texts"  # in place of whether masks are understood

@@ -14,7 +14,7 @@ from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Example, Section, drawn
 from faithmeter.reports.select import select_sections
 from faithmeter.reports.transfer import transfer_sections
-from faithmeter.results import Rows, find, most_faithful, number, rows_of
+from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from faithmeter.reports.figures import INK, RANDOM, look
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
-from faithmeter.results import Rows, find, number, rows_of
+from faithmeter.runs.results import Rows, find, number, rows_of
 
 DRIFT = "audit_drift_"
 SHARES = tuple(f"{share} %" for share in range(0, 101, 10))  # details of the rows: how much is masked

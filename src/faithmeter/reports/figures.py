@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from faithmeter.importance import IMPORTANCE_MEASURES, is_signed
-from faithmeter.results import Rows, find, most_faithful, rows_of
+from faithmeter.runs.results import Rows, find, most_faithful, rows_of
 
 INK = "#010203"  # stands for the page's own text colour, so that figures follow its dark mode
 # Okabe and Ito's colours, told apart by the colour-blind too; their yellow is too light for lines

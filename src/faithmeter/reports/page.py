@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import jinja2
 
-from faithmeter.heat_map import visible
+from faithmeter.explaining.heat_map import visible
+from faithmeter.explaining.small_curve import small_curve
 from faithmeter.reports import figures
 from faithmeter.reports.formats import as_html, as_markdown, plain
 from faithmeter.reports.parts import Section
-from faithmeter.small_curve import small_curve
 
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.PackageLoader("faithmeter.reports"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from faithmeter.explanation import Explanation
+from faithmeter.explaining.explanation import Explanation
 from faithmeter.reports import figures
 from faithmeter.reports.formats import Table
 

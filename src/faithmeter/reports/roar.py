@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from faithmeter.faithfulness.roar import RECURSIVE, RELATIVE, ROAR
-from faithmeter.faithfulness.synthetic import FEATURES, SyntheticCurves
 from faithmeter.in_distribution import LEVEL
+from faithmeter.measuring.retraining import RECURSIVE, RELATIVE, ROAR
+from faithmeter.measuring.synthetic import FEATURES, SyntheticCurves
 from faithmeter.reports.figures import PALETTE, RANDOM, look, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Drawn, Section, drawn
 from faithmeter.reports.words import names
-from faithmeter.results import Rows, find, number, rows_of
+from faithmeter.runs.results import Rows, find, number, rows_of
 
 TITLES = {RECURSIVE: "Recursive ROAR", ROAR: "ROAR"}
 KINDS = {RECURSIVE: "recursive_roar", ROAR: "roar"}

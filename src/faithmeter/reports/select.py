@@ -2,7 +2,7 @@
 
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
-from faithmeter.results import Row, Rows, find, number, rows_of
+from faithmeter.runs.results import Row, Rows, find, number, rows_of
 
 SELECT, ABOVE_RANDOM, FULL, TRAINED_ON = "select", "select_above_random", "select_full", "select_trained_on"
 KINDS = (SELECT, ABOVE_RANDOM, FULL, TRAINED_ON)

@@ -4,7 +4,7 @@ from faithmeter.in_distribution import LEVEL
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
 from faithmeter.reports.words import TRANSFER, checked_on_few
-from faithmeter.results import Rows, find, number, rows_of
+from faithmeter.runs.results import Rows, find, number, rows_of
 
 MAJORITY = "transfer_majority"
 KINDS = (TRANSFER, MAJORITY)

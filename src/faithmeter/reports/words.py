@@ -8,7 +8,7 @@ from faithmeter.importance import is_signed
 from faithmeter.in_distribution import LEVEL, smallest_of, too_few
 from faithmeter.in_distribution.masf import ROWS_NEEDED
 from faithmeter.masking import STEPS
-from faithmeter.results import Row, Rows, find, most_faithful, number, rows_of
+from faithmeter.runs.results import Row, Rows, find, most_faithful, number, rows_of
 
 FEW_TEXTS, FEW_TRAININGS = 50, 10
 TRANSFER = "transfer"  # the kind of rows that only a run on another domain has

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from faithmeter.batch import Ints
+from faithmeter.data.batch import Ints
 
 FIRST_ROWS = 400
 STAGES = (0.2, 0.4, 0.6, 0.8, 1.0)  # shares of the rows, shortest first

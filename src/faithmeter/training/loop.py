@@ -16,11 +16,11 @@ import torch
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
-from faithmeter.batch import Encoded, Ints
-from faithmeter.classifier import Classifier
+from faithmeter.data.batch import Encoded, Ints
 from faithmeter.errors import InputError
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.passes import free_memory, out_of_memory
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.memory import free_memory, out_of_memory
 from faithmeter.performance import LEVEL, majority_p_value, majority_performance, performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.training import checkpoint

@@ -10,10 +10,10 @@ starts is drawn for the batch.
 import torch
 from torch import Tensor, nn
 
-from faithmeter.batch import Batch
-from faithmeter.borrowing import evaluating, twice_differentiable
-from faithmeter.classifier import Classifier
-from faithmeter.reading import attention_of_what_is_read
+from faithmeter.data.batch import Batch
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.heads import attention_of_what_is_read
+from faithmeter.models.temporary import evaluating, twice_differentiable
 from faithmeter.training.config import GUIDED, IGR, VAT, TrainingConfig
 
 FIRST_STEP = 0.1  # of the radius: how far the power step of VAT looks, where KL is still a parabola

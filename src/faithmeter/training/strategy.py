@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from faithmeter.batch import TEXT, Batch, Encoded, Ints
+from faithmeter.data.batch import TEXT, Batch, Encoded, Ints
 from faithmeter.masking import Mask, Purpose, random_ratio_mask, random_stream
 
 

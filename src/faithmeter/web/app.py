@@ -20,14 +20,14 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from faithmeter.classifier import Classifier
 from faithmeter.errors import InputError
-from faithmeter.explanation import Explanation, explain_text
-from faithmeter.heat_map import visible
+from faithmeter.explaining.explanation import Explanation, explain_text
+from faithmeter.explaining.heat_map import visible
+from faithmeter.explaining.small_curve import small_curve
 from faithmeter.importance import as_measure, measures_of
+from faithmeter.models.classifier import Classifier
 from faithmeter.reports import words
-from faithmeter.run import Run
-from faithmeter.small_curve import small_curve
+from faithmeter.runs.run import Run
 from faithmeter.web.desk import Desk
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})

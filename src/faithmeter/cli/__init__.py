@@ -1,0 +1,1 @@
+"""The command line: `main` gathers the commands, one file each."""

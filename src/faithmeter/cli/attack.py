@@ -1,0 +1,45 @@
+"""The command `faithmeter attack`: parses, calls the job, prints."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from faithmeter.cli.options import load_libraries, names
+from faithmeter.cli.printing import console, print_section
+from faithmeter.progress import Silent, Terminal
+
+EXAMPLES = 3
+
+
+def attack(
+    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    rows: Annotated[int, typer.Option(min=1, help="Test texts to attack, drawn at random.")] = 200,
+    kinds: Annotated[
+        str | None,
+        typer.Option(help="replace, swap, delete, characters; several with commas.  [default: replace,characters]"),
+    ] = None,
+    budget: Annotated[float, typer.Option(help="Largest share of a text's words to change, rounded up.")] = 0.2,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of rows and of what is misspelt.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
+) -> None:
+    """Change words of test texts until the model answers otherwise: how often does that work, and how many words?"""
+    load_libraries()
+    from faithmeter.reports.attack import attack_sections
+    from faithmeter.studies import attack as study
+
+    chosen = {} if kinds is None else {"kinds": names(kinds)}
+    reporter = Silent() if as_json else Terminal(console)
+    attacked = study.attack(run, rows=rows, budget=budget, seed=seed, reporter=reporter, **chosen)
+    found = study.attacked_rows(attacked)
+    if as_json:
+        for row in found:
+            print(json.dumps(row, ensure_ascii=False))
+        return
+    for section in attack_sections(attacked.results):
+        print_section(section)
+    for row in [row for row in found if row["succeeded"]][:EXAMPLES]:
+        console.print(f"\n{row['before']}: {row['text']}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{row['after']}: {row['attacked']}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\nEvery text is in {attacked.attacks}; `faithmeter report {run}` shows the table.", soft_wrap=True)

@@ -1,0 +1,72 @@
+"""The command `faithmeter bench-suite`: parses, calls the job, prints."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from faithmeter.cli.options import load_libraries
+from faithmeter.cli.printing import console
+from faithmeter.errors import InputError
+from faithmeter.progress import Terminal
+
+
+def bench_suite(
+    suite: Annotated[
+        str | None, typer.Argument(metavar="SUITE", help="A suite file, or the name of one that comes along.")
+    ] = None,
+    out: Annotated[Path | None, typer.Argument(help="The folder for all runs; goes on where it was.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="this-process, processes or ray.  [default: processes, one a core]"),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Jobs at a time.  [default: one a core, or all that the cluster has]")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --engine ray: that of the cluster.  [default: one is started here]")
+    ] = None,
+    cpus: Annotated[float, typer.Option(help="With --engine ray: cores for each worker.")] = 1,
+    gpus: Annotated[float, typer.Option(help="With --engine ray: GPUs for each worker, or a share of one.")] = 0,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with the files of named tasks: DIR/sst2/train.csv ...")
+    ] = None,
+    redo: Annotated[
+        bool, typer.Option("--redo", help="Remove what was done with other settings, data or model, and do it anew.")
+    ] = False,
+    estimate: Annotated[bool, typer.Option(help="Time every model on its task first.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the suites that come along.")] = False,
+    show: Annotated[str | None, typer.Option(metavar="NAME", help="Print a suite that comes along, to copy.")] = None,
+) -> None:
+    """Do a whole benchmark from one file: tasks × models × ways × seeds, and one report. Goes on where it was."""
+    load_libraries()
+    from faithmeter.runs.engines import workers_here
+    from faithmeter.studies.suite import suite as study
+    from faithmeter.studies.suite.file import read_suite, ready_suites, suite_text
+
+    if listed:
+        for name in ready_suites():
+            console.print(f"{name}: {read_suite(name).about}", markup=False, soft_wrap=True, highlight=False)
+        return
+    if show is not None:
+        print(suite_text(show)[0], end="")
+        return
+    if suite is None or out is None:
+        raise InputError("Name a suite and a folder for its runs; --list shows the suites that come along.")
+    here = workers_here() if workers is None else workers
+    chosen = engine or ("this-process" if here == 1 and address is None else "ray" if address else "processes")
+    options = study.EngineOptions(chosen, workers, address, cpus, gpus)
+    done = study.bench_suite(
+        suite, out, options, data_dir=data_dir, redo=redo, estimate=estimate, dry_run=dry_run,
+        reporter=Terminal(console),
+    )  # fmt: skip
+    for file in done.tables:
+        console.print(f"Result rows of all runs, without times: {file}", soft_wrap=True, highlight=False)
+    if done.page is not None:
+        console.print(f"The report on all runs: {done.page}", soft_wrap=True, highlight=False)
+    if done.failures:
+        raise InputError(
+            f"{len(done.failures)} jobs could not be done, nor what needs them; all others are done and kept. "
+            + " ".join(done.failures)
+        )

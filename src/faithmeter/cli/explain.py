@@ -1,0 +1,69 @@
+"""Explain: which words of a text made the model decide?"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from faithmeter.cli.options import load_libraries
+from faithmeter.cli.printing import console, errors, print_explanation
+from faithmeter.errors import InputError
+from faithmeter.progress import Terminal
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    text: Annotated[
+        str | None, typer.Argument(help="The text.  [default: lines of --file, or of standard input]")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Texts to explain: a line each, or a table with the run's columns.")
+    ] = None,
+    measure: Annotated[str | None, typer.Option(help="Importance measure.  [default: the run's most faithful]")] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Take the most faithful measure that needs no longer for a text."),
+    ] = None,
+    target: Annotated[str, typer.Option(help="Class that is explained: predicted, or a class name.")] = "predicted",
+    tokens: Annotated[bool, typer.Option("--tokens", help="Show tokens instead of words.")] = False,
+    by: Annotated[
+        str | None,
+        typer.Option(help="Explain by token, word, sentence or chunk.  [default: as the run was measured, or token]"),
+    ] = None,
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that a chunk holds at most.  [default: as measured, or 16]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
+) -> None:
+    """Explain texts: which words made the model decide, and how faithful this very explanation is."""
+    load_libraries()
+    from faithmeter.studies import explain as study
+
+    texts, contexts = _texts(run, text, context, file)
+    reporter = Terminal(errors if as_json else console)  # machines read objects alone
+    explained = study.explain(
+        run, texts, contexts, measure=measure, budget=budget, target=target, by=by, chunk=chunk, reporter=reporter
+    )
+    for explanation in explained:
+        if as_json:
+            print(json.dumps(explanation.as_row(), ensure_ascii=False))
+        else:
+            print_explanation(explanation, tokens)
+
+
+def _texts(run: Path, text: str | None, context: str | None, file: Path | None) -> tuple[list[str], list[str] | None]:
+    """Return the texts to explain and their contexts, from the arguments, a file, or standard input."""
+    if text is not None:
+        return [text], None if context is None else [context]
+    if file is not None and file.suffix != ".txt":
+        from faithmeter.studies.explain import read_texts
+
+        return read_texts(run, file)
+    lines = sys.stdin if file is None else file.read_text(encoding="utf-8").split("\n")
+    texts = [line.rstrip("\n") for line in lines if line.strip()]
+    if not texts:
+        raise InputError("There is no text to explain: give one, or a file with --file, or lines on standard input.")
+    return texts, None if context is None else [context] * len(texts)

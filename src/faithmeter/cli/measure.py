@@ -1,0 +1,76 @@
+"""Measure: how faithful are importance measures to a model?"""
+
+from typing import Annotated
+
+import typer
+
+from faithmeter.cli.options import SUBJECT, Data, MaskedBefore, MaxLength, RunOption, load_libraries, names, run_of
+from faithmeter.cli.printing import console, print_faithfulness
+from faithmeter.errors import InputError
+from faithmeter.progress import Terminal
+
+
+def measure(
+    subjects: Annotated[list[str], typer.Argument(metavar="RUN|MODEL...", help=SUBJECT + " Several seeds are pooled.")],
+    data: Data,
+    measures: Annotated[
+        str | None,
+        typer.Option(
+            help="Importance measures, with commas between.  [default: all but loo-sampled, ig-mask, ensembles]"
+        ),
+    ] = None,
+    target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Use only so many test rows, drawn at random.  [default: all]")
+    ] = None,
+    beam_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows for beam search, which is dear.  [default: --rows]")
+    ] = None,
+    random_runs: Annotated[int, typer.Option(help="Random maskings whose mean is the baseline.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and of random masking.")] = 0,
+    by: Annotated[str, typer.Option(help="Mask and explain by token, word, sentence or chunk.")] = "token",
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens that a chunk holds at most; no word is cut.")] = 16,
+    without_check: Annotated[
+        bool, typer.Option("--without-check", help="Measure without in-distribution test.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes.  [default: one a core, at most 8; one for a GPU, or under a minute]"),
+    ] = None,
+    run: RunOption = None,
+    masked_before: MaskedBefore = False,
+    max_length: MaxLength = None,
+) -> None:
+    """Measure how faithful importance measures are: ACU and RACU with intervals. Goes on where it was stopped."""
+    load_libraries()
+    from faithmeter.runs.repetitions import require_repetitions
+    from faithmeter.runs.run import Run
+    from faithmeter.studies import measure as study
+    from faithmeter.studies.faithfulness_rows import pool
+
+    reporter = Terminal(console)
+    options = study.MeasureOptions(
+        measures=None if measures is None else names(measures),
+        target=target,
+        rows=rows,
+        beam_rows=beam_rows,
+        random_runs=random_runs,
+        seed=seed,
+        without_check=without_check,
+        by=by,
+        chunk=chunk,
+    )
+    if run is not None and len(subjects) > 1:
+        raise InputError("--run is the place for one model; give several models one by one, then their runs together.")
+    paths = [run_of(subject, data, run, masked_before, max_length, reporter) for subject in subjects]
+    if len(paths) > 1:  # before hours of work on what cannot be pooled
+        require_repetitions([Run(path) for path in paths])
+    measured = []
+    for path in paths:
+        if len(paths) > 1:
+            console.print(f"{path}:")
+        measured.append(study.measure(path, options, workers=workers, reporter=reporter))
+        print_faithfulness(measured[-1].results)
+    if len(measured) > 1:
+        console.print(f"\nAll {len(measured)} runs together:")
+        print_faithfulness(pool(measured))

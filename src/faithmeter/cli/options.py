@@ -1,0 +1,158 @@
+"""What commands share: the options that say which data and which run, lists in options, and libraries loaded late."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from faithmeter.cli.printing import print_performance
+from faithmeter.errors import InputError, require_finite
+
+if TYPE_CHECKING:
+    from faithmeter.data.splits import DataSpec
+    from faithmeter.progress import Reporter
+
+
+def load_libraries() -> None:
+    """Load what takes seconds (torch, transformers), which is done only when there is work to do, and quiet it."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def required(data: "DataSpec | None") -> "DataSpec":
+    """Return the data that a command was given; refuse where none was."""
+    if data is None:
+        raise InputError("Say either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
+    return data
+
+
+def names(listed: str) -> tuple[str, ...]:
+    """Return the names of an option that lists them."""
+    return tuple(name.strip() for name in listed.split(","))
+
+
+def numbers(listed: str) -> tuple[int, ...]:
+    """Return the seeds of an option that lists them."""
+    try:
+        return tuple(dict.fromkeys(int(name) for name in listed.split(",")))
+    except ValueError as error:
+        raise InputError(f"Seeds are whole numbers separated by commas, such as 0,1,2; not {listed!r}.") from error
+
+
+def _data_spec(
+    task: Annotated[str | None, typer.Option(help="A named task; `faithmeter tasks` lists them.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Your own csv, tsv, jsonl(.gz) or parquet file, or a folder with train, test ...")
+    ] = None,
+    validation_data: Annotated[str | None, typer.Option(help="A file to validate on; else cut from --data.")] = None,
+    test_data: Annotated[str | None, typer.Option(help="A file to test on; else cut from --data.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder with a named task's files: DIR/sst2/train.csv ...")
+    ] = None,
+    text: Annotated[str, typer.Option(help="Column with the text, which is masked and explained.")] = "text",
+    context: Annotated[str | None, typer.Option(help="Column with the second text of a pair; never masked.")] = None,
+    label: Annotated[str, typer.Option(help="Column with the label: words or numbers.")] = "label",
+    metric: Annotated[str, typer.Option(help="With --data: accuracy, macro-f1, micro-f1 or matthews.")] = "accuracy",
+    classes: Annotated[str | None, typer.Option(help="Other names for labels: neg=negative,pos=positive.")] = None,
+    clean_labels: Annotated[
+        bool, typer.Option("--clean-labels", help="Labels that differ only in case or outer spaces are one class.")
+    ] = False,
+    train_rows: Annotated[
+        int | None, typer.Option(min=1, help="Use only so many training rows, drawn at random.")
+    ] = None,
+    validation_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many validation rows.")] = None,
+    test_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many test rows.")] = None,
+    data_seed: Annotated[int, typer.Option(min=0, help="Seed of generated data, splits and subsets.")] = 0,
+) -> "DataSpec | None":
+    """Return the data that the options name; None where they name none."""
+    given = locals()
+    if task is None and data is None:
+        defaults = {name: parameter.default for name, parameter in inspect.signature(_data_spec).parameters.items()}
+        said = next((name for name, value in given.items() if value != defaults[name]), None)
+        if said is not None:
+            raise InputError(
+                f"--{said.replace('_', '-')} says something about data that is not named: a run keeps the data it was "
+                "made with, and a model needs --data or --task."
+            )
+        return None
+    from faithmeter.data.splits import DataSpec  # takes seconds
+
+    seed = given.pop("data_seed")
+    return DataSpec(**given, seed=seed)
+
+
+def with_finite_numbers(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command refuse every option that is not a number, or infinite."""
+
+    @wraps(command)
+    def called(**given: Any) -> Any:  # noqa: ANN401 (whatever the options are)
+        require_finite(given)
+        return command(**given)
+
+    return called
+
+
+Data = Annotated[Any, "the options of _data_spec"]
+
+
+def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `_data_spec` in place of its parameter `data`."""
+    own, shared = (list(inspect.signature(function).parameters.values()) for function in (command, _data_spec))
+    names = [parameter.name for parameter in shared]
+
+    @wraps(command)
+    def called(**given: Any) -> None:  # noqa: ANN401 (whatever the options are)
+        spec = _data_spec(**{name: given.pop(name) for name in names})
+        command(**given, data=spec)
+
+    place = [parameter.name for parameter in own].index("data")
+    together = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own[:place], *shared, *own[place + 1 :])]
+    called.__signature__ = inspect.Signature(together)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in together}
+    return called
+
+
+# ------------------------------------------------------------------------------ a run, or a model that came trained
+
+SUBJECT = "A trained run; or, with --data or --task, a model folder or hub name that classifies already."
+RunOption = Annotated[
+    Path | None,
+    typer.Option(help="For a MODEL: the run directory to keep it and its results in.  [default: runs/NAME]"),
+]
+MaskedBefore = Annotated[
+    bool, typer.Option("--masked-before", help="For a MODEL: you say that it was fine-tuned on masked text.")
+]
+MaxLength = Annotated[
+    int | None, typer.Option(min=1, help="For a MODEL: longest text in tokens; longer ones are cut.  [default: 512]")
+]
+
+
+def run_of(
+    subject: str,
+    data: "DataSpec | None",
+    run: Path | None,
+    masked_before: bool,
+    max_length: int | None,
+    reporter: "Reporter",
+) -> Path:
+    """Return the run that a command is about, and make one of a model that came trained."""
+    if data is None:
+        if run is not None or masked_before or max_length is not None:
+            said = "--run, --masked-before and --max-length say how to make a run of a model with --data or --task"
+            raise InputError(f"{said}; a run keeps what it was made with.")
+        return Path(subject)
+    path = run or Path("runs") / Path(subject).resolve().name
+    if path.resolve() == Path(subject).resolve():
+        raise InputError(f"{path} is the model itself: name another place for its run and results with --run.")
+    known = path.exists()
+    from faithmeter.studies.adopt import adopt
+
+    adopted = adopt(path, subject, data, masked_before=masked_before, max_length=max_length or 512, reporter=reporter)
+    if not known:
+        print_performance(adopted)
+    return path

@@ -1,0 +1,168 @@
+"""Tables and texts for the terminal. Nothing is computed here."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from faithmeter.runs.results import find, number, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from faithmeter.explaining.explanation import Explanation
+    from faithmeter.in_distribution import Verdict
+    from faithmeter.reports.formats import Table as ReportTable
+    from faithmeter.reports.parts import Section
+    from faithmeter.runs.run import Run
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+
+def print_performance(run: "Run") -> None:
+    """Print how well a run's model does, masked and not."""
+    rows, config = run.results, run.config
+    table = Table(title=f"{config.subject}, {config.how}", box=None)
+    table.add_column("tokens masked")
+    table.add_column(f"test {config.metric}", justify="right")
+    for ratio, name in ((0.0, "none"), (0.5, "50 %, at random"), (1.0, "100 %")):
+        table.add_row(name, f"{find(rows, 'performance', ratio=ratio)['value']:.3f}")
+    table.add_row("class majority", f"{find(rows, 'majority')['value']:.3f}")
+    console.print(table)
+    console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.", soft_wrap=True)
+
+
+def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Sequence[dict[str, Any]]") -> None:
+    """Print the verdict at every masking ratio, and the whole in words; None where the test allows no verdict.
+
+    The run's result rows have the test against unmasked texts, where it stands beside the other.
+    """
+    table = Table(box=None)
+    for column in ("tokens masked", "rows below 5 %", "rows out of distr.", "p-value", "Simes p"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for verdict in verdicts:
+        table.add_row(
+            f"{10 * verdict.step} %",
+            f"{100 * verdict.random.share_below:.1f} %",
+            f"{100 * verdict.anywhere.share_below:.1f} %",
+            "none" if words is None else f"{verdict.anywhere.dataset_p_value:.3f}",
+            f"{verdict.random.simes_p_value:.3f}",
+        )
+    console.print(table)
+    shares = rows_of(rows, "check_unmasked_share_out_of_distribution")
+    if shares:
+        beside = Table(title="The same texts, against unmasked ones", title_justify="left", box=None)
+        for column in ("tokens masked", "rows out of distr.", "p-value"):
+            beside.add_column(column, justify="right", no_wrap=True)
+        for row in shares:
+            ratio = row["masking_ratio"]
+            p_value = find(rows, "check_unmasked_p_value", ratio=ratio)["value"]
+            beside.add_row(f"{100 * ratio:.0f} %", f"{100 * row['value']:.1f} %", f"{p_value:.3f}")
+        console.print(beside)
+    if words is not None:
+        console.print(words, soft_wrap=True, markup=False)
+
+
+def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:
+    """Print the measures of one run, or of several pooled, the most faithful first."""
+    pooled = any(row["over"] == "seeds" for row in rows)
+    table = Table(box=None)
+    for column in ("measure", "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p", "runs" if pooled else "texts"):
+        table.add_column(column, justify="left" if column == "measure" else "right", no_wrap=True)
+    found = sorted(rows_of(rows, "acu"), key=lambda row: -row["value"])
+    for acu in found:
+        name = acu["measure"]
+        out = [row["value"] for row in rows_of(rows, "share_out_of_distribution", name)]
+        p_value = find(rows, "walk_p_value", name)["value"]
+        table.add_row(
+            name,
+            number(acu),
+            number(find(rows, "racu", name)),
+            f"{find(rows, 'seconds_per_text', name)['value']:.3f}",
+            f"{100 * max(out):.0f} %" if out else "?",
+            "?" if p_value is None else f"{p_value:.3f}",
+            str(acu["n"]),
+        )
+    console.print(table)
+    spread = find(rows, "random_spread", "random")["value"]
+    wander = (
+        "; one run alone has no spread"
+        if spread is None
+        else f"; one of them wanders about it by {spread:.3f} in ACU (standard deviation)"
+    )
+    console.print(
+        "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
+        f"fall. Intervals over {found[0]['over']}. s/text: explaining along the whole curve. OOD: largest share of "
+        "out-of-distribution rows at any step; p: that it is chance. The baseline is the mean of "
+        f"the random runs{wander}.",
+        soft_wrap=True,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None or value != value else f"{value:.3f}"
+
+
+def print_explanation(explanation: "Explanation", tokens: bool) -> None:
+    """Print the text coloured: orange speaks for the class, blue against it, stronger means more important.
+
+    Before it, that it was cut; what spoils all explanations of a run its job has said once.
+    """
+    if explanation.cut is not None:
+        console.print(f"Warning: {explanation.cut}", style="yellow", markup=False, soft_wrap=True)
+    pieces = explanation.tokens if tokens else explanation.pieces
+    strongest = max((abs(piece.importance) for piece in pieces), default=0.0) or 1.0
+    painted, end = Text(), 0
+    for piece in pieces:
+        painted.append(explanation.text[end : piece.start])
+        share = abs(piece.importance) / strongest
+        red, green, blue = (213, 94, 0) if piece.importance > 0 else (0, 114, 178)
+        shade = ",".join(str(round(255 + share * (channel - 255))) for channel in (red, green, blue))
+        painted.append(piece.text, style=f"black on rgb({shade})")
+        end = piece.end
+    painted.append(explanation.text[end:])
+    console.print(painted, soft_wrap=True)
+    p_value = "not tested" if explanation.p_value is None else f"{explanation.p_value:.3f}"
+    console.print(
+        f"{explanation.predicted} (p({explanation.target}) = {explanation.probability:.3f}) by {explanation.measure}; "
+        f"faithfulness of this explanation: ACU {explanation.acu:.3f}, RACU {_number(explanation.racu)}; "
+        f"in-distribution p-value: {p_value}",
+        soft_wrap=True,
+        markup=False,
+    )
+    top = sorted(pieces, key=lambda piece: -abs(piece.importance))[:5]
+    console.print("  ".join(f"{piece.text} {piece.importance:+.3f}" for piece in top), soft_wrap=True, markup=False)
+
+
+def print_table(table: "ReportTable") -> None:
+    """Print a table of a report."""
+    shown = Table(title=table.title, box=None)
+    for place, column in enumerate(table.columns):
+        shown.add_column(column, justify="right" if place else "left", overflow="fold")
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def print_section(section: "Section") -> None:
+    """Print a section of a report: its title, tables and sentences."""
+    console.print(f"\n{section.title}", style="bold", markup=False)
+    for table in section.tables:
+        print_table(table)
+    for sentence in (*section.words, *section.cautions):
+        console.print(sentence, markup=False, soft_wrap=True)
+
+
+def print_tasks(rows: "Sequence[dict[str, Any]]") -> None:
+    """Print the named tasks."""
+    table = Table(box=None, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, no_wrap=column != "about")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    console.print(table)
+    console.print(
+        "\ndata: `hub` needs a connection; `files` means --data-dir DIR; `package` needs the extra `sentiment`."
+    )

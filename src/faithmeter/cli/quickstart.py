@@ -1,0 +1,59 @@
+"""Quickstart: the main job on data that comes along, from training to the report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from faithmeter.cli.options import load_libraries
+from faithmeter.cli.printing import console, print_check, print_faithfulness, print_performance
+from faithmeter.progress import Terminal
+
+# the paper's; LIME and KernelSHAP, at 200 passes a text and step, would take longer than all of these together
+QUICK_MEASURES = (
+    "grad-l1", "grad-l2", "x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs", "beam"
+)  # fmt: skip
+
+
+def quickstart(
+    run: Annotated[Path | None, typer.Argument(help="Where to put the run.  [default: runs/quickstart]")] = None,
+    sentiment: Annotated[
+        bool, typer.Option("--sentiment", help="Real film reviews and a real pretrained model (extra `sentiment`).")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the model's weights and masks.")] = 0,
+    data_seed: Annotated[int, typer.Option(min=0, help="Seed of the generated data and of splits.")] = 0,
+) -> None:
+    """Train, check and measure offline, in a few minutes: bAbI-1, a small encoder, nine importance measures."""
+    path = run or _free_path(Path("runs") / ("quickstart-sentiment" if sentiment else "quickstart"))
+    load_libraries()
+    from faithmeter.data.splits import DataSpec
+    from faithmeter.runs.run import Run
+    from faithmeter.studies.check import check, in_words
+    from faithmeter.studies.measure import MeasureOptions, measure
+    from faithmeter.studies.report import report
+    from faithmeter.studies.train import TrainingOptions, train
+
+    if sentiment:
+        data, model = DataSpec(task="rotten-tomatoes", seed=data_seed), "minilm"
+        options = TrainingOptions(epochs=4, learning_rate=1e-4, batch_size=32, seed=seed)
+        measured = MeasureOptions(QUICK_MEASURES, rows=60, beam_rows=5)  # a real model takes its time
+        console.print(f"Masked fine-tuning of MiniLM on Rotten Tomatoes reviews, into {path}.")
+        console.print("All of it takes about a quarter of an hour on two cores.")
+    else:
+        data, model, options = DataSpec(task="babi-1", seed=data_seed), "small", TrainingOptions(seed=seed)
+        measured = MeasureOptions(QUICK_MEASURES, rows=200, beam_rows=10)
+        console.print(f"Masked fine-tuning of a small encoder on generated bAbI-1 questions, into {path}.")
+    reporter = Terminal(console)
+    print_performance(train(path, data, model, options, reporter=reporter))
+    console.print("\nIs masking in-distribution for this model?")
+    verdicts = check(path, reporter=reporter)
+    print_check(verdicts, in_words(path, verdicts), Run(path).results)
+    console.print("\nWhich importance measure is faithful to it?")
+    print_faithfulness(measure(path, measured, workers=None, reporter=reporter).results)
+    (page,) = report([path], path / "report", reporter=reporter)
+    console.print(f"\nThe report, to look at and pass on: {page}", soft_wrap=True)
+
+
+def _free_path(path: Path) -> Path:
+    candidates = (path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 1000)))
+    return next(candidate for candidate in candidates if not candidate.exists())

@@ -1,0 +1,93 @@
+"""The command `faithmeter roar`: parses, calls the job, prints."""
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from faithmeter.cli.options import Data, load_libraries, names, numbers
+from faithmeter.cli.printing import console, print_table
+from faithmeter.errors import InputError
+from faithmeter.progress import Terminal
+
+
+def roar(
+    run: Annotated[Path, typer.Argument(help="The folder to make; one that is there is gone on with.")],
+    data: Data,
+    model: Annotated[str, typer.Option(help="As for `train`.")] = "bilstm",
+    measures: Annotated[
+        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all but the dear ones]")
+    ] = None,
+    protocols: Annotated[
+        str, typer.Option(help="`recursive` explains anew at each step; `roar` once; or both.")
+    ] = "recursive,roar",
+    seeds: Annotated[str, typer.Option(help="Seeds of the trainings, separated by commas.")] = "0",
+    steps: Annotated[
+        str, typer.Option(help="relative (a tenth of the tokens) or absolute (1 to 10 tokens).")
+    ] = "relative",
+    target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
+    ig_steps: Annotated[int, typer.Option(min=1, help="Steps of integrated gradients.")] = 50,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: the model's]")] = None,
+    vectors: Annotated[str | None, typer.Option(help="For `bilstm`: a file of word vectors.")] = None,
+    max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Trainings at a time, each on one core.  [default: one a core]")
+    ] = None,
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="Instead: hold both protocols against the truth on a known problem.")
+    ] = False,
+) -> None:
+    """Mask what is called important, retrain, measure again: ROAR and Recursive ROAR. Goes on where it was stopped."""
+    said = _said(locals())
+    load_libraries()
+    from faithmeter.runs.engines import workers_here
+    from faithmeter.studies.report import roar_verdict
+    from faithmeter.studies.roar import roar as study
+    from faithmeter.studies.roar.experiment import RoarRun
+    from faithmeter.studies.roar.synthetic import synthetic_roar
+    from faithmeter.studies.train import TrainingOptions
+
+    reporter = Terminal(console)
+    if synthetic:
+        _refuse(said - {"synthetic", "seeds"}, "the synthetic problem has data and a model of its own")
+        sentences, page = synthetic_roar(run, seeds=numbers(seeds), reporter=reporter)
+        console.print("\n".join(sentences), markup=False, soft_wrap=True)
+        console.print(f"The figure and the numbers: {page}", soft_wrap=True)
+        return
+    workers = workers or workers_here()
+    if data is None:
+        found = RoarRun(run)
+        _refuse(said - {"workers"}, f"{run} goes on with what it was made with, unless the data is named again")
+        found = study.go_on(found, workers=workers, reporter=reporter)
+    else:
+        options = study.RoarOptions(
+            measures=None if measures is None else names(measures),
+            protocols=names(protocols),
+            seeds=numbers(seeds),
+            steps=steps,
+            target=target,
+            ig_steps=ig_steps,
+        )
+        training = TrainingOptions(epochs=epochs, learning_rate=learning_rate, batch_size=batch_size)
+        found = study.roar(
+            run, data, model, options, training, max_length=max_length, vectors=vectors, workers=workers,
+            reporter=reporter,
+        )  # fmt: skip
+    table, sentences = roar_verdict(found)
+    print_table(table)
+    console.print("\n".join(sentences), markup=False, soft_wrap=True)
+    console.print(f"`faithmeter report {run}` draws the curves.", soft_wrap=True)
+
+
+def _said(given: dict[str, Any]) -> set[str]:
+    """Return the options that were given another value than their default."""
+    parameters = inspect.signature(roar).parameters
+    return {name for name, value in given.items() if name not in ("run", "data") and value != parameters[name].default}
+
+
+def _refuse(options: set[str], why: str) -> None:
+    if options:
+        raise InputError(f"--{min(options).replace('_', '-')} would say nothing here: {why}.")

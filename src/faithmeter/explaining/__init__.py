@@ -1,0 +1,1 @@
+"""Explaining: one text, its heat map and its own small curve."""

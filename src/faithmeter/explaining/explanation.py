@@ -1,0 +1,310 @@
+"""One text explained: importance a token and a word, the prediction, and how faithful this very explanation is."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from faithmeter.data.batch import TEXT, Batch, Texts, listed
+from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, with_units
+from faithmeter.explaining.heat_map import heat_map, visible
+from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
+from faithmeter.importance.by_units import Explain
+from faithmeter.in_distribution import MaSF, simes
+from faithmeter.measuring.curves import Floats, area_between_curves, masking_walk
+from faithmeter.models.classifier import Classifier
+
+RANDOM_RUNS = 5
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token or a word of the text: `text[start:end]` and its importance."""
+
+    text: str
+    start: int
+    end: int
+    importance: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of masking: the numbers of the tokens masked by then, and what the model says of the rest."""
+
+    masked: tuple[int, ...]
+    predicted: str
+    probability: float
+    p_value: float | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a text was given its class, by one importance measure.
+
+    `acu` and `racu` are the areas between `curve`, the probability of `target` as ever more important tokens are
+    masked in `steps`, and `random_curve`: above 0 means that this explanation finds tokens that matter more than random
+    ones.
+    `p_value` asks whether the masked texts behind them are in-distribution; None where that was not tested.
+    `by` is what was masked and explained as a whole; where that is not a token, `units` are its pieces.
+    `unread` counts the tokens of the text and its context that were cut off and had no part in the answer; `cut` says
+    so in a sentence. `doubt` says why explanations by this measure may not be believed, where its run knows a reason.
+    """
+
+    text: str
+    context: str | None
+    measure: str
+    predicted: str
+    target: str
+    probability: float
+    tokens: tuple[Piece, ...]
+    words: tuple[Piece, ...]
+    steps: tuple[Step, ...]
+    curve: tuple[float, ...]
+    random_curve: tuple[float, ...]
+    acu: float
+    racu: float | None
+    p_value: float | None
+    by: str = TOKEN
+    units: tuple[Piece, ...] = ()
+    unread: int = 0
+    cut: str | None = None
+    doubt: str | None = None
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """What a reader is shown: the units that were explained as a whole, or the words where those were tokens."""
+        return self.units or self.words
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know before the text is shown, in sentences."""
+        return tuple(said for said in (self.doubt, self.cut) if said is not None)
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the explanation as plain lists and numbers, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Say the answer, its most important words, and how faithful that is, in a line; before it, what spoils it."""
+        top = sorted(self.pieces, key=lambda word: -abs(word.importance))[:5]
+        words = ", ".join(f"{word.text} {word.importance:+.3f}" for word in top)
+        return "\n".join((*(f"Warning: {said}" for said in self.warnings), f"{self._says()}: {words}"))
+
+    def _repr_html_(self) -> str:
+        """Show the text coloured in a notebook."""
+        warned = "".join(f"<p><strong>Warning:</strong> {visible(said)}</p>" for said in self.warnings)
+        return f"{warned}<p>{self.coloured()}</p><p><small>{visible(self._says())}</small></p>"
+
+    def coloured(self, *, tokens: bool = False, end: int | None = None) -> str:
+        """Return the text, up to `end`, as HTML with its words, or units, coloured by importance, or its tokens."""
+        pieces = self.tokens if tokens else self.pieces
+        return heat_map(self.text[:end], [(piece.start, piece.end, piece.importance) for piece in pieces])
+
+    def _says(self) -> str:
+        return f"{self.predicted}, p({self.target}) = {self.probability:.3f}, by {self.measure}, ACU {self.acu:.3f}"
+
+
+def explain_texts(
+    classifier: Classifier,
+    texts: Texts,
+    contexts: Texts | None = None,
+    *,
+    measure: str | Explain | ImportanceMeasure,
+    target: str = "predicted",
+    masf: MaSF | None = None,
+    seed: int = 0,
+    by: str = TOKEN,
+    chunk: int = CHUNK,
+) -> list[Explanation]:
+    """Explain texts one by one; `target` is `predicted` or the name of the class whose logit is explained.
+
+    A string is one text, explained as the only one of a list. `by` is what is masked and explained as a whole: a token,
+    word, sentence, or chunk of at most `chunk` tokens.
+
+    Needs no run: `explain_texts(Classifier(model, tokenizer), texts, measure="loo-signed")` takes a transformers model
+    and tokenizer that you have, and leaves them as they were.
+    """
+    chosen = [as_measure(measure)]
+    texts, contexts = listed(texts, contexts)
+    return [
+        one
+        for row, text in enumerate(texts)
+        for one in explain_text(
+            classifier,
+            text,
+            None if contexts is None else contexts[row],
+            measures=chosen,
+            target=target,
+            masf=masf,
+            seed=seed,
+            row=row,
+            by=by,
+            chunk=chunk,
+        )
+    ]
+
+
+def explain_text(
+    classifier: Classifier,
+    text: str,
+    context: str | None = None,
+    *,
+    measures: Sequence[ImportanceMeasure],
+    target: str = "predicted",
+    masf: MaSF | None = None,
+    seed: int = 0,
+    row: int = 0,
+    random_runs: int = RANDOM_RUNS,
+    by: str = TOKEN,
+    chunk: int = CHUNK,
+) -> list[Explanation]:
+    """Explain one text by several measures, beside the same random masking.
+
+    All that is random comes from the seed and the dataset row: with those of a measurement, and as many random runs,
+    the areas are those that were measured.
+    """
+    contexts = None if context is None else [context]
+    encoded = with_units(classifier.encode([text], contexts), classifier, [text], contexts, by=by, chunk=chunk)
+    batch = replace(encoded.batch([0]), rows=torch.tensor([row]))
+    predicted = int(classifier.predict_with_features(batch)[0].argmax())
+    targets = torch.tensor([predicted if target == "predicted" else classifier.labels.index(target)])
+    baseline = _random_curve(classifier, batch, targets, seed, random_runs)
+    unread = classifier.unread(text, context) if encoded.truncated else 0
+    return [
+        replace(
+            _explain(classifier, batch, text, context, measure, predicted, targets, baseline, masf, seed),
+            by=f"{by} of {chunk}" if by == CHUNKED else by,
+            unread=unread,
+            cut=_cut_in_words(classifier, unread, int(encoded.lengths[0]), context is not None) if unread else None,
+        )
+        for measure in measures
+    ]
+
+
+def _cut_in_words(classifier: Classifier, unread: int, read: int, pair: bool) -> str:
+    """Return that a text was cut, by how much, and what to do."""
+    what = "text and its context are" if pair else "text is"
+    enough = min(classifier.limit, read + unread)
+    wider = (
+        f"This model can read {classifier.limit}: make its run with --max-length {enough} "
+        "(in Python, max_length) to have more of it read, or explain it in parts."
+        if classifier.limit > classifier.max_length
+        else "Explain it in parts, or take a model that reads longer texts."
+    )
+    return (
+        f"The {what} too long: {unread} of {read + unread} tokens were cut off and had no part in this answer, because "
+        f"{classifier.max_length} are read at most. {wider}"
+    )
+
+
+def _random_curve(classifier: Classifier, batch: Batch, targets: Tensor, seed: int, runs: int) -> Floats:
+    """Return the mean probability of the target at every step of masking at random."""
+    random, batch = IMPORTANCE_MEASURES["random"], batch.to(classifier.device)
+    walks = [step for run in range(runs) for step in masking_walk(classifier, batch, random, targets, seed=seed + run)]
+    masked = torch.cat([step.masked for step in walks])
+    logits = classifier.logits_of_masks(batch, torch.zeros(len(walks), dtype=torch.long, device=masked.device), masked)
+    answers = logits.double().softmax(dim=-1)[:, int(targets)]
+    return answers.view(runs, -1).mean(dim=0).cpu().numpy()
+
+
+def _explain(
+    classifier: Classifier,
+    batch: Batch,
+    text: str,
+    context: str | None,
+    measure: ImportanceMeasure,
+    predicted: int,
+    targets: Tensor,
+    baseline: Floats,
+    masf: MaSF | None,
+    seed: int,
+) -> Explanation:
+    importance = measure.explain(classifier, batch, targets, seed)
+    walk = list(masking_walk(classifier, batch, measure, targets, seed=seed, importance=importance))
+    answers, p_values = _follow(classifier, walk, masf)
+    curve = answers[:, int(targets)].numpy()
+    acu, racu = area_between_curves(curve, baseline)
+    positions, tokens, words, units = _pieces(classifier, batch, text, context, importance[0])
+    steps = tuple(
+        Step(
+            masked=tuple(number for number, position in enumerate(positions) if bool(masked.masked[0, position])),
+            predicted=classifier.labels[int(answers[step].argmax())],
+            probability=float(curve[step]),
+            p_value=None if p_values is None else float(p_values[step]),
+        )
+        for step, masked in enumerate(walk)
+    )
+    return Explanation(
+        text=text,
+        context=context,
+        measure=measure.name,
+        predicted=classifier.labels[predicted],
+        target=classifier.labels[int(targets)],
+        probability=float(curve[0]),
+        tokens=tokens,
+        words=words,
+        units=units,
+        steps=steps,
+        curve=tuple(curve.tolist()),
+        random_curve=tuple(baseline.tolist()),
+        acu=float(acu),
+        racu=None if np.isnan(racu) else float(racu),
+        p_value=None if p_values is None else float(simes(p_values)),
+    )
+
+
+def _follow(classifier: Classifier, walk: list[Batch], masf: MaSF | None) -> tuple[Tensor, Tensor | None]:
+    """Return the (steps, classes) probabilities along a walk, and each step's p-value of being in-distribution."""
+    steps = Batch.stacked(walk)
+    logits, features = classifier.predict_with_features(steps)
+    answers = logits.double().softmax(dim=-1)
+    if masf is None:
+        return answers, None
+    return answers, masf.walk_p_values(steps, features, torch.arange(len(walk)))[1]
+
+
+def _pieces(
+    classifier: Classifier, batch: Batch, text: str, context: str | None, importance: Tensor
+) -> tuple[list[int], tuple[Piece, ...], tuple[Piece, ...], tuple[Piece, ...]]:
+    """Return the positions of the text's tokens, the tokens, the words, and the units if they are not tokens.
+
+    A word belongs to (sequence, word): those of the context are not the text's.
+
+    The token of the largest absolute importance speaks for its word, which suits every kind of measure. The tokens of a
+    unit all have its importance.
+    """
+    (encoding,) = classifier.encodings([text], None if context is None else [context])
+    positions: list[int] = []
+    tokens: list[Piece] = []
+    words: dict[int, list[Piece]] = {}
+    units: dict[int, list[Piece]] = {}
+    for position, (sequence, word) in enumerate(zip(encoding.sequence_ids, encoding.word_ids, strict=True)):
+        if sequence != TEXT:
+            continue
+        start, end = encoding.offsets[position]
+        piece = _piece(text, start, end, float(importance[position]))
+        positions.append(position)
+        tokens.append(piece)
+        words.setdefault(position if word is None else word, []).append(piece)
+        if batch.units is not None and bool(batch.maskable[0, position]):
+            units.setdefault(int(batch.units[0, position]), []).append(piece)
+    return positions, tuple(tokens), _joined(text, words), _joined(text, units)
+
+
+def _joined(text: str, groups: dict[int, list[Piece]]) -> tuple[Piece, ...]:
+    """Return each group of tokens as one piece of the text."""
+    joined = []
+    for pieces in groups.values():
+        loudest = max(pieces, key=lambda piece: abs(piece.importance))
+        joined.append(_piece(text, pieces[0].start, pieces[-1].end, loudest.importance))
+    return tuple(joined)
+
+
+def _piece(text: str, start: int, end: int, importance: float) -> Piece:
+    """Return `text[start:end]` without the space before it, which some tokenizers count as a part of the word."""
+    said = text[start:end]
+    start += len(said) - len(said.lstrip() or said)
+    return Piece(text[start:end], start, end, importance)

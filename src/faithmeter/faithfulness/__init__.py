@@ -1,1 +1,0 @@
-"""Faithfulness metrics: each masks what an explanation calls important and predicts again."""

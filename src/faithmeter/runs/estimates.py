@@ -1,0 +1,43 @@
+"""About how long work will take: from a few passes that are timed on this machine."""
+
+import time
+
+import numpy as np
+import torch
+
+from faithmeter.data.batch import Encoded, Ints
+from faithmeter.models.classifier import Classifier
+from faithmeter.measuring.curves import walk_passes
+from faithmeter.importance import ImportanceMeasure
+from faithmeter.masking import STEPS
+
+WORTH_SAYING = 60  # seconds that work takes before its estimate is worth a line
+
+
+def seconds_per_token(classifier: Classifier, test: Encoded) -> float:
+    """Return how long a token takes through the model, timed on texts of middling length."""
+    middle = np.argsort(test.lengths, kind="stable")[len(test) // 2 :]
+    batch = test.batch(middle[:50]).to(classifier.device)
+    rows = torch.arange(len(batch), device=classifier.device)
+    classifier.logits_of_masks(batch, rows, batch.masked)  # the first pass of a process is slower
+    started = time.perf_counter()
+    classifier.logits_of_masks(batch, rows, batch.masked)
+    return (time.perf_counter() - started) / int(batch.attention_mask.sum())
+
+
+def estimated_seconds(one: ImportanceMeasure, test: Encoded, rows: Ints, pace: float) -> float | None:
+    """Return about how long a masking walk of these rows will take; None for a measure of which nothing is known."""
+    total, units = 0.0, test.unit_counts
+    for row in rows:
+        passes = walk_passes(one, int(units[row]))
+        if passes is None:
+            return None
+        total += (passes + STEPS + 1) * int(test.lengths[row])
+    return total * pace
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

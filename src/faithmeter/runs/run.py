@@ -1,0 +1,395 @@
+"""Run: one directory holds how a model was made, the model, and everything measured on it. The path is the handle.
+
+RUN/config.json       data, model, training: what later commands need to find the same rows again
+RUN/environment.json  versions and machine
+RUN/model/            transformers model and tokenizer (safetensors)
+RUN/history.jsonl     one line an epoch
+RUN/results.jsonl     one line a number
+RUN/checkpoints/      only while a training is unfinished
+RUN/in_distribution/  the fitted in-distribution test
+RUN/measurements/     every masked prediction, a file a batch
+RUN/observations.parquet  the faithfulness of each explanation
+RUN/attacks.parquet   attacked test texts, a line each
+RUN/audit/            what other judges say of each explanation, a folder a judge
+RUN/select/           explanations of every text, and what models answer that are shown rationales alone
+"""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import torch
+
+from faithmeter.models.classifier import Classifier, load_classifier
+from faithmeter.data.splits import DataSpec, Splits, load_splits
+from faithmeter.errors import InputError, first_line
+from faithmeter.files import LOCK, new_folder, read_json, read_jsonl, require_whole, write_json, write_jsonl
+from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.in_distribution import MaSF
+from faithmeter.runs.results import Result, most_faithful
+from faithmeter.training import TrainingConfig
+from faithmeter.training.strategy import STRATEGIES
+from faithmeter.data.units import TOKEN
+
+FORMAT = 1
+HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
+MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
+BESIDE_WEIGHTS = ("*.json", "*.txt", "*.model")  # config and tokenizer, as transformers names their files
+ATTACK_AGAIN = "`faithmeter attack`, asked as before, attacks the texts again."
+ATTACK_SETTINGS = b"faithmeter"  # their key in the metadata of the file of attacked texts
+DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run was asked for, and what its data turned out to be.
+
+    `training` is None for a model that came trained; `masked_before` then says whether on masked text too, and
+    `reference` names the run whose domain it was trained on, where these texts are of another.
+    """
+
+    data: DataSpec
+    model: str
+    training: TrainingConfig | None
+    labels: tuple[str, ...]
+    metric: str
+    fingerprint: str
+    max_length: int
+    masked_before: bool = False
+    vectors: str | None = None
+    reference: str | None = None
+
+    @property
+    def subject(self) -> str:
+        """The model and the task, in words."""
+        return subject_of(self.model, self.data)
+
+    @property
+    def how(self) -> str:
+        """How the model was trained, in words."""
+        if self.reference is not None:
+            return "out of domain"
+        return "as it came" if self.training is None else self.training.how
+
+    @property
+    def knows_masks(self) -> bool:
+        """Whether the model was trained on masked text."""
+        return self.masked_before if self.training is None else STRATEGIES[self.training.strategy].every > 0
+
+    @property
+    def seed(self) -> int:
+        """The seed of what is drawn for the model."""
+        return 0 if self.training is None else self.training.seed
+
+
+class Run:
+    """A run directory. `Run.create` makes one, `Run(path)` opens one."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not (self.path / "config.json").is_file():
+            raise InputError(f"{path} is not a run: it has no config.json. `faithmeter train {path} ...` makes one.")
+        stored = read_config(self.path)
+        if is_roar(self.path):
+            raise InputError(f"{path} is a ROAR experiment, not a run: `faithmeter report {path}` shows it.")
+        if "format" not in stored:
+            raise InputError(f"{path} is a model, not a run: `faithmeter check {path} --data FILE` makes one of it.")
+
+    @classmethod
+    def create(cls, path: str | Path, config: RunConfig) -> "Run":
+        """Make a new run directory; an existing one is refused, never overwritten."""
+        path = Path(path)
+        begin(path)
+        write_json(path / "config.json", {"format": FORMAT, **asdict(config)})
+        return cls(path)
+
+    @property
+    def config(self) -> RunConfig:
+        """How the run was made."""
+        stored = read_config(self.path)
+        if stored.pop("format") != FORMAT:
+            raise InputError(f"{self.path} was made by another version of faithmeter, whose runs cannot be read.")
+        training = stored.pop("training")
+        return RunConfig(
+            data=DataSpec(**stored.pop("data")),
+            training=training and TrainingConfig.read(training),
+            labels=tuple(stored.pop("labels")),
+            **stored,
+        )
+
+    @property
+    def model_folder(self) -> Path:
+        """The transformers model; there once training is done."""
+        return self.path / "model"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where an unfinished training keeps its state."""
+        return self.path / "checkpoints"
+
+    @property
+    def in_distribution_folder(self) -> Path:
+        """The fitted in-distribution test; there once `check` is done."""
+        return self.path / "in_distribution"
+
+    @property
+    def measurements(self) -> Path:
+        """What `measure` keeps of each batch, so that it can go on where it was."""
+        return self.path / "measurements"
+
+    @property
+    def observations(self) -> Path:
+        """The faithfulness of each explanation; there once `measure` is done."""
+        return self.path / "observations.parquet"
+
+    @property
+    def attacks(self) -> Path:
+        """The attacked test texts; there once `attack` is done."""
+        return self.path / "attacks.parquet"
+
+    @property
+    def attack_settings(self) -> dict[str, Any]:
+        """What the run's texts were attacked with; empty where they were not."""
+        if not self.attacks.exists():
+            return {}
+        return json.loads(
+            pyarrow.parquet.read_schema(require_whole(self.attacks, ATTACK_AGAIN)).metadata[ATTACK_SETTINGS]
+        )
+
+    @property
+    def judgements(self) -> Path:
+        """What `audit` keeps of each batch, a folder a judge."""
+        return self.path / "audit"
+
+    @property
+    def judgement_settings(self) -> dict[str, dict[str, Any]]:
+        """What each judge worked with; empty where none did."""
+        files = sorted(self.judgements.glob("*/settings.json"))
+        return {file.parent.name: self._settings(file) for file in files}
+
+    @property
+    def selections(self) -> Path:
+        """What `select` keeps: explanations of every text, and what second models answer."""
+        return self.path / "select"
+
+    @property
+    def selection_settings(self) -> dict[str, Any]:
+        """What second models were trained with; empty where there are none."""
+        return self._settings(self.selections / "settings.json")
+
+    @property
+    def weights(self) -> str:
+        """A hash of the model's weights, so that results of other weights are never mixed with these."""
+        digest = hashlib.sha256()
+        for file in sorted(self.model_folder.glob("*.safetensors")):  # a large model has several
+            digest.update(file.read_bytes())
+        return digest.hexdigest()[:16]
+
+    @property
+    def tokenizer_and_config(self) -> str:
+        """A hash of the model's other files, on which an answer depends as much as on the weights."""
+        digest = hashlib.sha256()
+        for file in sorted(file for pattern in BESIDE_WEIGHTS for file in self.model_folder.glob(pattern)):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        return digest.hexdigest()[:16]
+
+    @property
+    def checked(self) -> bool:
+        """Whether the run has an in-distribution test that was brought to its end."""
+        return self.in_distribution_folder.is_dir() and any(row["kind"].startswith("check_") for row in self.results)
+
+    def in_distribution_test(self) -> MaSF | None:
+        """Load the fitted in-distribution test; None where the run was not checked."""
+        return MaSF.load(self.in_distribution_folder) if self.checked else None
+
+    @property
+    def measurement_settings(self) -> dict[str, Any]:
+        """What the run was measured with; empty where it was not."""
+        stored = self._settings(self.measurements / "settings.json")
+        # who measured before there were units measured tokens
+        return {"by": TOKEN, "chunk": None, **stored} if stored else {}
+
+    @staticmethod
+    def _settings(file: Path) -> dict[str, Any]:
+        if not file.exists():
+            return {}
+        return read_json(file, f"Restore it from a copy; or remove {file.parent}, and what is in it is computed again.")
+
+    def store_measurement_settings(self, settings: dict[str, Any]) -> None:
+        """Keep what the run is measured with."""
+        self.measurements.mkdir(exist_ok=True)
+        write_json(self.measurements / "settings.json", settings)
+
+    @property
+    def trained(self) -> bool:
+        """Whether the training was brought to its end."""
+        return self.model_folder.is_dir()
+
+    def data(self) -> Splits:
+        """Load the run's data again, and refuse when it is no longer the same."""
+        config = self.config
+        splits = load_splits(config.data, labels_known=True).in_order_of(config.labels)
+        if splits is None or splits.fingerprint != config.fingerprint:
+            raise InputError(
+                f"The data of {self.path} has changed since the run was made, so new results would not fit the old "
+                "ones. Restore the files, or make a new run."
+            )
+        return splits
+
+    def classifier(self) -> Classifier:
+        """Load the trained model, onto the device that `chosen_device` names."""
+        if not self.trained:
+            raise InputError(f"{self.path} is not trained to its end: `faithmeter train {self.path} --resume`.")
+        config = self.config
+        require_whole(
+            self.model_folder,
+            f"Restore it from a copy, or remove {self.model_folder} and "
+            + (
+                f"copy {config.model} there."
+                if config.training is None
+                else f"train again, from the start and to the same weights: `faithmeter train {self.path} --resume`."
+            ),
+        )
+        classifier = load_classifier(str(self.model_folder), config.labels, max_length=config.max_length)
+        classifier.model.to(chosen_device())
+        return classifier
+
+    def finish_training(self, classifier: Classifier, history: Iterable[dict[str, Any]]) -> None:
+        """Store the trained model and the epochs' history, then remove the checkpoints."""
+        write_jsonl(self.path / "history.jsonl", history)
+        self.store_model(classifier)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    def store_model(self, classifier: Classifier) -> None:
+        """Store the model that everything later is measured on."""
+        with new_folder(self.model_folder, sum_all=True) as folder:
+            classifier.save(folder)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One row an epoch."""
+        return read_jsonl(
+            self.path / "history.jsonl", "Restore it from a copy, or remove it: only the report misses it."
+        )
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """Every result row."""
+        return read_jsonl(
+            self.path / "results.jsonl",
+            f"Restore it from a copy; or remove it, and repeat what filled it: `faithmeter train {self.path} --resume`"
+            ", then check, measure, audit ... as before. What they computed is kept, and only summed up again.",
+        )
+
+    @property
+    def measure_to_use(self) -> str:
+        """The most faithful measure that has a name here; a user's own function is known to its user alone."""
+        return most_faithful(self.results, among=IMPORTANCE_MEASURES) or DEFAULT_MEASURE
+
+    def store_results(self, kinds: Iterable[str], results: Iterable[Result]) -> None:
+        """Replace the result rows of these kinds."""
+        replaced = set(kinds)
+        kept = [row for row in self.results if row["kind"] not in replaced]
+        write_jsonl(self.path / "results.jsonl", [*kept, *(result.as_row() for result in results)])
+
+
+def chosen_device() -> torch.device:
+    """Return where models of runs compute: as FAITHMETER_DEVICE says, else the GPU if torch has one, else the CPU."""
+    named = os.environ.get("FAITHMETER_DEVICE")
+    if not named:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(named)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(
+            f"FAITHMETER_DEVICE is {named!r}, which torch cannot compute on: {first_line(error)} "
+            "Name one that it has, such as cpu or cuda:0, or unset it."
+        ) from error
+    return device
+
+
+def subject_of(model: str, data: DataSpec) -> str:
+    """Return a model and a task, in words."""
+    folder = Path(model)
+    name = folder.parent.name if folder.name == "model" else folder.name  # RUN/model says nothing
+    return f"{name} on {data.resolved().name}"
+
+
+def is_roar(path: Path) -> bool:
+    """Whether a folder holds an experiment of retraining (`roar_run.RoarRun`)."""
+    if not (path / "config.json").is_file():
+        return False
+    stored = read_config(path)
+    return isinstance(stored, dict) and stored.get("kind") == "roar"
+
+
+def read_config(path: Path) -> Any:  # noqa: ANN401 (of a run, an experiment, or a model)
+    """Return what a run directory was asked for."""
+    file = path / "config.json"
+    try:  # people may edit a run's, so it has no checksum; a model's has one, and may have been edited all the same
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(
+            f"{file} is damaged: it cannot be read as JSON. Restore it from a copy, or make a new run."
+        ) from error
+
+
+def begin(path: Path) -> None:
+    """Write what comes before the config.json of a run or an experiment, in place of what a killed process left of it.
+
+    The caller holds the lock of a folder that others may be beginning, too.
+    """
+    refuse_existing(path)
+    path.mkdir(parents=True, exist_ok=True)
+    for file in path.iterdir():
+        if HALF_WRITTEN.fullmatch(file.name):
+            file.unlink()
+    write_json(path / "environment.json", environment())
+
+
+def _is_of_a_beginning(file: Path) -> bool:
+    """Whether a file is surely one that is left of a beginning which was killed before the config.json was there."""
+    if file.name == LOCK or HALF_WRITTEN.fullmatch(file.name):
+        return True
+    if file.name != "environment.json":
+        return False
+    try:
+        stored = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(stored, dict) and "faithmeter" in (stored.get("packages") or ())
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse a path that already holds something else than the beginning that a killed process left."""
+    if path.is_dir() and all(map(_is_of_a_beginning, path.iterdir())):
+        return
+    if is_roar(path):
+        raise InputError(f"{path} holds a ROAR experiment, and nothing is overwritten. Choose another name.")
+    if (path / "config.json").is_file() and not (path / "model").is_dir():
+        raise InputError(f"{path} holds an unfinished training: go on with `faithmeter train {path} --resume`.")
+    if path.exists():
+        raise InputError(f"{path} exists already, and nothing is overwritten. Choose another name or remove it first.")
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions and the machine that a run was made with."""
+    packages = ("faithmeter", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "scikit-learn")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in packages},
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }

@@ -1,0 +1,49 @@
+"""What results were made with, kept beside them, so that results of other settings are never mixed with these."""
+
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from faithmeter.errors import InputError
+from faithmeter.runs.run import Run
+from faithmeter.data.units import TOKEN
+
+# Kept for whoever reads the results, and never compared: a release must not lock what is stored. One that changes what
+# is stored, or how it is computed, raises a format number.
+VERSION = "faithmeter"
+# What results were made with before a setting was kept; of the last three that is not known, and taken to be the same.
+BEFORE: Mapping[str, Any] = {"by": TOKEN, "chunk": None, "format": 1}
+NOT_KNOWN_BEFORE = ("tokenizer_and_config", "max_length", "in_distribution")
+
+
+def of_model(run: Run, format_number: int) -> dict[str, Any]:
+    """Return the settings that all results of a run's model share, in the format given."""
+    return {
+        "weights": run.weights,
+        "tokenizer_and_config": run.tokenizer_and_config,
+        "format": format_number,
+        VERSION: metadata.version("faithmeter"),
+    }
+
+
+def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the settings in which stored results differ from what is asked now."""
+    known = {**BEFORE, **{name: now.get(name) for name in NOT_KNOWN_BEFORE}, **stored, VERSION: now.get(VERSION)}
+    return [name for name in now if known.get(name) != now[name]]
+
+
+def require_same(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to add results to a folder that holds results of other settings, or of settings that are lost."""
+    remedy = f"remove {folder} first: what is in it is then computed again."
+    if not stored and any(file.suffix in (".parquet", ".safetensors") for file in folder.rglob("*")):
+        raise InputError(
+            f"{folder} holds results, and its settings.json, which says what they were made with, is gone: they may be "
+            f"of another target, seed or model. Restore it from a copy, or {remedy}"
+        )
+    changed = differing(stored, now) if stored else []
+    if changed:
+        raise InputError(
+            f"{folder} holds results with another {' and '.join(changed)}, which do not compare with these. Use the "
+            f"same settings ({dict(stored)}), or {remedy}"
+        )

@@ -1,0 +1,1 @@
+"""Studies: what people come for, each a page of plain calls. The command line only parses and prints."""

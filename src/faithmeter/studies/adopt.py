@@ -1,0 +1,100 @@
+"""Adopt: a model that came trained becomes a run, so that it can be checked and measured like any other."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from faithmeter.data.splits import DataSpec, load_splits
+from faithmeter.errors import InputError
+from faithmeter.files import new_folder
+from faithmeter.models.classifier import classes_of, head_of, load_classifier
+from faithmeter.models.from_scratch import FROM_SCRATCH
+from faithmeter.performance import require_metric
+from faithmeter.progress import Reporter, Silent
+from faithmeter.runs.run import Run, RunConfig, refuse_existing
+from faithmeter.studies.train import absolute, absolute_model, by_chance, command_to_train, encode, store_performance
+
+
+def adopt(
+    path: str | Path,
+    model: str,
+    data: DataSpec,
+    *,
+    masked_before: bool = False,
+    max_length: int = 512,
+    reference: Run | None = None,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Make a run of a model folder or hub name that classifies already, and of data to judge it on.
+
+    The model is copied into the run, so that results stay true to it. A run that was made of the same model and data
+    is returned as it is. `masked_before` says that the model has been fine-tuned on masked text, which cannot be seen
+    from outside: masked rows are then what it is at home with, and otherwise its unmasked rows alone. `reference` is
+    the run whose domain the model was trained on, where this data is of another: its in-distribution test comes along.
+    """
+    home = None if reference is None else str(reference.path.resolve())
+    reporter, path, model, data = reporter or Silent(), Path(path), absolute_model(model), absolute(data)
+    if (path / "config.json").is_file():
+        found = Run(path).config
+        asked = {
+            "model": model,
+            "data": data,
+            "masked_before": masked_before,
+            "max_length": max_length,
+            "training": None,
+            "reference": home,
+        }
+        differing = [name.replace("_", " ") for name, value in asked.items() if getattr(found, name) != value]
+        if reference is not None and not differing and Run(path).weights != reference.weights:
+            differing = ["weights, for its model was trained anew"]
+        if not differing:
+            return Run(path)
+        raise InputError(
+            f"{path} is a run with another {' and '.join(differing)}. Ask as it was made, or name another place"
+            f"{' with --run' if reference is None else ''}."
+        )
+    refuse_existing(path)
+    task = data.resolved()
+    require_metric(task.metric)
+    classes = None if model in FROM_SCRATCH else classes_of(model)
+    if classes is None:
+        head = "no weights yet" if model in FROM_SCRATCH else head_of(model)
+        raise InputError(
+            f"{model} has {head}, so it has nothing to explain. Train it first: "
+            f"`{command_to_train(path, data, model, max_length)}`."
+        )
+    loaded = load_splits(data)
+    splits = loaded.in_order_of(classes)
+    if splits is None:
+        raise InputError(
+            f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(loaded.labels)}). "
+            "Rename the labels of the data, or number them from 0 in the model's order."
+        )
+    classifier = load_classifier(model, splits.labels, max_length=max_length)
+    config = RunConfig(
+        data=data,
+        model=model,
+        training=None,
+        labels=splits.labels,
+        metric=task.metric,
+        fingerprint=splits.fingerprint,
+        max_length=max_length,
+        masked_before=masked_before,
+        reference=home,
+    )
+    for note in splits.notes:
+        reporter.note(note)
+    for note in classifier.notes:
+        reporter.warn(note)
+    with new_folder(path) as folder:  # all of it or nothing: there is no half adopted run to go on with
+        run = Run.create(folder, config)
+        run.store_model(classifier)
+        if reference is not None:
+            shutil.copytree(reference.in_distribution_folder, run.in_distribution_folder)
+        test = encode(classifier, splits.test, "test", reporter)
+        store_performance(run, np.array(splits.train["label"]), test, reporter)
+    chance = by_chance(Run(path).results)
+    if chance is not None:
+        reporter.warn(f"{chance} Is the order of its classes right ({', '.join(splits.labels)}), and is this its data?")
+    return Run(path)

@@ -1,0 +1,392 @@
+"""Audit: every other way in which the literature judges explanations, on one run, and whether the judges agree.
+
+Every judged batch is a file, so an audit that was stopped goes on where it was, and ends in the same rows.
+"""
+
+import dataclasses
+import hashlib
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from faithmeter.attacks import BUDGET, DEFAULT_KINDS, attack_texts, check_settings
+from faithmeter.data.batch import Encoded, Ints
+from faithmeter.data.splits import Splits, load_splits
+from faithmeter.errors import InputError, nearest
+from faithmeter.files import is_done, new_folder, only_one, write_bytes, write_json
+from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, measures_of
+from faithmeter.judges.battery import JUDGES, Bench, Judge
+from faithmeter.judges.drift import Space, fit_space
+from faithmeter.judges.known_token import PLACES, known_token_splits, truth_of
+from faithmeter.judges.rationales import TASK_MARKS, marks_of, rationale_tokens, rationales_of
+from faithmeter.masking import Mask, Purpose, random_stream
+from faithmeter.models.classifier import Classifier, load_classifier
+from faithmeter.performance import performance
+from faithmeter.progress import Reporter, Silent
+from faithmeter.reports.audit import SOLVED
+from faithmeter.runs.estimates import WORTH_SAYING, duration, seconds_per_token
+from faithmeter.runs.run import Run
+from faithmeter.runs.settings import of_model, require_same
+from faithmeter.studies.faithfulness_rows import parquet
+from faithmeter.studies.judgement_rows import (
+    ATTACKED,
+    KNOWN_TOKEN,
+    SPACE,
+    attacked_texts,
+    store_agreement,
+    store_judgements,
+)
+from faithmeter.studies.measure import distinct
+from faithmeter.studies.train import encode, fresh_classifier, training_defaults
+from faithmeter.training import TrainingConfig, fine_tune
+from faithmeter.training.config import ADVERSARIAL
+
+FORMAT = 1  # of the stored columns; other formats do not mix with it
+TOKENS_AT_ONCE = 1024  # of text: what is lost when an audit is killed
+ASK_AGAIN = ("erasure", "fidelity", "sparsity", "drift")  # for explanations that were made for others
+KNOWN_TOKEN_ROWS = 4000  # to learn the known token from: plenty for one word
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """What to judge, and by whom; nothing named means every judge and every measure that can and is not dear.
+
+    `rows` are test rows, drawn at random; each judge has a number of its own. `place` is where the known token goes;
+    `rationales` the column with what people marked as the reason; `adversary_steps` how long explanations are attacked;
+    `attacks` and `budget` how texts are; `other` another run of the same training with another seed.
+    """
+
+    judges: tuple[str, ...] | None = None
+    measures: tuple[str | ImportanceMeasure, ...] | None = None
+    rows: int | None = None
+    seed: int = 0
+    place: str = "end"
+    rationales: str | None = None
+    adversary_steps: int = 500
+    attacks: tuple[str, ...] = DEFAULT_KINDS
+    budget: float = BUDGET
+    other: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self.attacks, self.budget)
+        for name in self.judges or ():
+            if name not in JUDGES:
+                raise InputError(f"There is no judge {name!r}.{nearest(name, JUDGES)} There are {', '.join(JUDGES)}.")
+        if self.place not in PLACES:
+            raise InputError(f"There is no place {self.place!r}: choose {' or '.join(PLACES)}.")
+
+
+def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Reporter | None = None) -> Run:
+    """Let the judges judge importance measures on a run's test texts, and store what they say as result rows."""
+    run, options, reporter = Run(path), options or AuditOptions(), reporter or Silent()
+    classifier = run.classifier()
+    measures = [IMPORTANCE_MEASURES["random"], *_measures(options, classifier)]
+    judges = _judges(run, options)
+    for judge in judges:
+        if not any(judge.fits(one) for one in measures if one.name != "random"):
+            raise InputError(f"None of the measures named can be judged by {judge.name}: name others, or leave it out.")
+    run.judgements.mkdir(exist_ok=True)
+    with only_one(run.path):
+        plain = _as_it_is(run, options, classifier, reporter)
+        # what can be refused is refused before any work is done
+        makers = {"plausibility": _plausibility, "other-seed": _other_seed}
+        benches = {
+            judge.name: makers[judge.name](run, options, plain) if judge.name in makers else plain for judge in judges
+        }
+        settings = {judge.name: _same_settings(run, judge, options, benches[judge.name]) for judge in judges}
+        for judge in judges:
+            folder, bench = run.judgements / judge.name, benches[judge.name]
+            folder.mkdir(exist_ok=True)
+            write_json(folder / "settings.json", settings[judge.name])
+            if judge.name == "known-token":
+                bench = _known_token(run, options, folder, reporter)
+            elif judge.name == ATTACKED:
+                bench = _attacked(run, options, judge, bench, reporter)
+            elif judge.name == "drift":
+                bench = dataclasses.replace(bench, space=_space(bench, folder, reporter))
+            _judge_all(run, judge, bench, [one for one in measures if judge.fits(one)], options, reporter)
+            store_judgements(run, judge.name)
+        store_agreement(run)
+    return run
+
+
+def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceMeasure]:
+    """Return the measures to judge; each has a folder of its name, and a name of the table means that row of it."""
+    if options.measures is None:
+        # beam search takes as long as all the others, and the other search says the same
+        left_out = ("beam", "search", *ON_REQUEST)
+        names = measures_of(classifier.model.config.model_type)
+        return [IMPORTANCE_MEASURES[name] for name in names if name not in left_out]
+    found = distinct(options.measures, classifier)
+    for one in found:
+        if IMPORTANCE_MEASURES.get(one.name, one) is not one:
+            raise InputError(f"{one.name} is the name of another measure: give yours a name of its own.")
+        if not re.fullmatch(r"[\w-]+", one.name) or one.name in ("model", "checkpoints"):
+            raise InputError(f"{one.name!r} cannot be the name of a measure here: take letters, digits, - and _.")
+    return found
+
+
+def _judges(run: Run, options: AuditOptions) -> list[Judge]:
+    """Return the judges that were named, or all but the dear ones and those that lack what they judge by."""
+    if options.judges is not None:
+        return [JUDGES[name] for name in options.judges]
+    # hours, where the others take minutes; and everything explained once more, on attacked texts
+    left_out = {"adversarial", ATTACKED}
+    if options.rationales is None and run.config.data.resolved().name not in TASK_MARKS:
+        left_out.add("plausibility")
+    if options.other is None:
+        left_out.add("other-seed")
+    return [judge for judge in JUDGES.values() if judge.name not in left_out]
+
+
+# ------------------------------------------------------------------------------------------------- benches
+
+
+def _as_it_is(run: Run, options: AuditOptions, classifier: Classifier, reporter: Reporter) -> Bench:
+    test = encode(classifier, run.data().test, "test", reporter)
+    return Bench(classifier, test, run.in_distribution_test(), options.seed, adversary_steps=options.adversary_steps)
+
+
+def _plausibility(run: Run, options: AuditOptions, plain: Bench) -> Bench:
+    """Return the run's model and texts, with the tokens that people marked."""
+    config = run.config
+    marks = marks_of(config.data.resolved(), options.rationales)
+    test = load_splits(config.data, keep=marks.columns, labels_known=True).test
+    contexts = list(test["context"]) if "context" in test.column_names else None
+    truth = rationale_tokens(plain.classifier, list(test["text"]), contexts, rationales_of(test, marks))
+    return dataclasses.replace(plain, truth=truth)
+
+
+def _attacked(run: Run, options: AuditOptions, judge: Judge, plain: Bench, reporter: Reporter) -> Bench:
+    """Return the run's model, with the texts that are judged attacked; those of an audit that was stopped are kept."""
+    test, file = run.data().test, attacked_texts(run)
+    texts = list(test["text"])
+    contexts = list(test["context"]) if "context" in test.column_names else None
+    rows = _rows(plain, options.rows or judge.rows, options.seed)
+    if not is_done(file, reporter.warn):
+        with reporter.bar("attack", len(rows)) as advance:
+            found = attack_texts(
+                plain.classifier,
+                [texts[row] for row in rows],
+                None if contexts is None else [contexts[row] for row in rows],
+                kinds=options.attacks,
+                budget=options.budget,
+                seed=options.seed,
+                rows=rows,
+                progress=advance,
+            )
+        columns = {"row": rows, "attacked": list(found.texts), "succeeded": found.succeeded}
+        write_bytes(file, parquet(pyarrow.table(columns)))
+    for one in pyarrow.parquet.read_table(file).to_pylist():
+        texts[one["row"]] = one["attacked"]
+    # other texts have other answers and explanations than those that are known
+    return dataclasses.replace(
+        plain, test=plain.classifier.encode(texts, contexts, list(test["label"])), known={}, answers={}
+    )
+
+
+def _other_seed(run: Run, options: AuditOptions, plain: Bench) -> Bench:
+    """Return the run's model and texts beside a model that differs in the seed alone; refuse any other."""
+    if options.other is None:
+        raise InputError("The judge other-seed needs a run of the same training with another seed: `--other RUN2`.")
+    other = Run(options.other)
+    classifier, test = other.classifier(), plain.test
+    ours, theirs = run.config, other.config
+    differing = {
+        "data": ours.fingerprint != theirs.fingerprint,
+        "labels": ours.labels != theirs.labels,
+        "model": ours.model != theirs.model,
+        "word vectors": ours.vectors != theirs.vectors,
+        "training": _but_the_seed(ours.training) != _but_the_seed(theirs.training),
+    }
+    found = [name for name, differs in differing.items() if differs]
+    if found:
+        raise InputError(
+            f"{other.path} has other {' and '.join(found)} than {run.path}: between two seeds nothing else may differ. "
+            f"`faithmeter train RUN2 --seed 1` with all other options as for {run.path} makes one."
+        )
+    if other.weights == run.weights or (ours.training is not None and ours.seed == theirs.seed):
+        raise InputError(
+            f"{other.path} has the same seed or the same weights as {run.path}, so that comparing them shows nothing. "
+            "Train with another --seed."
+        )
+    as_read = _encoded(classifier, run.data().test)
+    same_ids = np.array_equal(as_read.ids, test.ids) and np.array_equal(as_read.sequence, test.sequence)
+    if not same_ids or classifier.mask_token_id != plain.classifier.mask_token_id:
+        raise InputError(
+            f"The model of {other.path} cuts the texts into other tokens than that of {run.path} (another tokenizer or "
+            "--max-length), so that their explanations do not compare."
+        )
+    return dataclasses.replace(plain, other=classifier)
+
+
+def _but_the_seed(training: TrainingConfig | None) -> TrainingConfig | None:
+    return None if training is None else dataclasses.replace(training, seed=0)
+
+
+def _space(bench: Bench, folder: Path, reporter: Reporter) -> Space:
+    """Return where the original texts lie; fitted once, so that what is judged later is on the same map."""
+    file = folder / SPACE
+    if not is_done(file, reporter.warn):
+        fit_space(bench.classifier, bench.test, seed=bench.seed).save(file)
+    return Space.load(file)
+
+
+def _known_token(run: Run, options: AuditOptions, folder: Path, reporter: Reporter) -> Bench:
+    """Return a model of the run's kind that was trained to read one known word, and texts with that word in them."""
+    config = run.config
+    given = run.data()
+    splits = known_token_splits(given, place=options.place, seed=options.seed)
+    for note in splits.notes[len(given.notes) :]:
+        reporter.note(note)
+    if not is_done(folder / "model", reporter.warn):
+        _learn_known_token(run, splits, folder, reporter)
+    classifier = load_classifier(str(folder / "model"), splits.labels, max_length=config.max_length)
+    test = encode(classifier, splits.test, "test", reporter)
+    return Bench(classifier, test, None, options.seed, truth_of(classifier, splits.test))
+
+
+def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporter) -> None:
+    """Train as the run was trained, but for attacked texts, and keep the model and how well it does."""
+    config = run.config
+    training = config.training or training_defaults(config.model, config.data.resolved())
+    # an attack may change the very word that is to be found
+    training = dataclasses.replace(training, robust=tuple(kind for kind in training.robust if kind != ADVERSARIAL))
+    few = splits.train.select(range(min(KNOWN_TOKEN_ROWS, len(splits.train))))
+    classifier = fresh_classifier(
+        config.model, splits, seed=training.seed, max_length=config.max_length, vectors=config.vectors
+    )
+    reporter.note(f"The known-token judge trains a model of its own, on {len(few)} texts.")
+    parts = (few, splits.validation, splits.test)
+    # where a long text was cut before the word, there is nothing to learn or to find
+    train, validation, test = (_with_the_word(classifier, part) for part in parts)
+    if not min(len(train), len(validation), len(test)):
+        raise InputError(
+            "Every text is cut before the word at its end, so that there is nothing to find: `--place anywhere`, or a "
+            "run with a larger --max-length."
+        )
+    fine_tune(
+        classifier,
+        train,
+        validation,
+        training,
+        metric="accuracy",
+        checkpoints=folder / "checkpoints",
+        reporter=reporter,
+    )
+    reached = performance("accuracy", test.labels, classifier.predict(test).argmax(dim=-1).cpu().numpy())
+    with new_folder(folder / "model", sum_all=True) as new:
+        classifier.save(new)
+        write_json(new / KNOWN_TOKEN, {"accuracy": reached, "rows": len(test)})
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    if reached < SOLVED:
+        reporter.warn(
+            f"the model reads the known token in {100 * reached:.1f} % of texts only, so that it need not be what "
+            "decides: what this judge says is not sure."
+        )
+
+
+def _with_the_word(classifier: Classifier, split: datasets.Dataset) -> Encoded:
+    """Return the texts of a known-token split in which the word is left."""
+    rows = np.flatnonzero(_true_tokens(_encoded(classifier, split), truth_of(classifier, split)))
+    return _encoded(classifier, split.select(rows))
+
+
+def _encoded(classifier: Classifier, split: datasets.Dataset) -> Encoded:
+    return encode(classifier, split, "", Silent())
+
+
+def _true_tokens(encoded: Encoded, truth: Mask) -> Ints:
+    """Return how many tokens of each row are known to matter."""
+    return np.bincount(np.repeat(np.arange(len(encoded)), encoded.lengths)[truth], minlength=len(encoded))
+
+
+# ------------------------------------------------------------------------------------------------- judging
+
+
+def _same_settings(run: Run, judge: Judge, options: AuditOptions, bench: Bench) -> dict[str, Any]:
+    """Return what a judge works with; refuse to mix that with stored judgements of other settings or weights."""
+    folder = run.judgements / judge.name
+    settings: dict[str, Any] = {
+        "rows": options.rows or judge.rows,
+        "seed": options.seed,
+        **of_model(run, FORMAT),
+    }
+    if judge.name == "other-seed":
+        assert options.other is not None
+        settings["other_weights"] = Run(options.other).weights
+    settings |= {"place": options.place} if judge.name == "known-token" else {}
+    settings |= {"adversary_steps": options.adversary_steps} if judge.name == "adversarial" else {}
+    settings |= {"attacks": ",".join(options.attacks), "budget": options.budget} if judge.name == ATTACKED else {}
+    if judge.name in ("erasure", "fidelity", "drift", ATTACKED):
+        masf = bench.masf
+        settings["in_distribution"] = None if masf is None else f"{masf.form}, {masf.rows} rows, seed {masf.seed}"
+    if judge.name == "plausibility":
+        assert bench.truth is not None
+        settings |= {"rationales": options.rationales, "marks": hashlib.sha256(bench.truth.tobytes()).hexdigest()[:16]}
+    require_same(folder, run.judgement_settings.get(judge.name, {}), settings)
+    # where the other run is may change, if its weights do not
+    return settings | ({"other": str(options.other)} if judge.name == "other-seed" else {})
+
+
+def _judge_all(
+    run: Run,
+    judge: Judge,
+    bench: Bench,
+    measures: Sequence[ImportanceMeasure],
+    options: AuditOptions,
+    reporter: Reporter,
+) -> None:
+    """Judge the measures on the judge's rows, leaving out the batches that are done."""
+    rows = _rows(bench, options.rows or judge.rows, options.seed)
+    seconds = _estimated_seconds(judge, bench, measures, rows)
+    if seconds > WORTH_SAYING and not any((run.judgements / judge.name / one.name).is_dir() for one in measures):
+        reporter.note(
+            f"{judge.name}, {len(measures)} measures on {len(rows)} texts, will take about {duration(seconds)}."
+        )
+    with reporter.bar(judge.name, len(rows) * len(measures)) as advance:
+        for one in measures:
+            if one is not IMPORTANCE_MEASURES.get(one.name):  # a function may have changed under its name
+                shutil.rmtree(run.judgements / judge.name / one.name, ignore_errors=True)
+            for number, batch in enumerate(bench.test.batches(TOKENS_AT_ONCE, rows)):
+                shard = run.judgements / judge.name / one.name / f"{number:05d}.parquet"
+                if not is_done(shard, reporter.warn):
+                    shard.parent.mkdir(exist_ok=True)
+                    columns = judge.judge(bench, batch, one)
+                    write_bytes(shard, parquet(pyarrow.table({"row": batch.rows.numpy(), **columns})))
+                advance(len(batch))
+
+
+def _estimated_seconds(judge: Judge, bench: Bench, measures: Sequence[ImportanceMeasure], rows: Ints) -> float:
+    """Return about how long a judge will take; what is explained already, or by who knows whom, counts for nothing."""
+    pace, total = seconds_per_token(bench.classifier, bench.test), 0.0
+    explained = {name for name, _ in bench.known}
+    maskable = bench.test.maskable_counts
+    for row in rows.tolist():
+        tokens = int(maskable[row])
+        explaining = [
+            0.0 if one.name in explained and judge.name in ASK_AGAIN else one.passes(tokens)
+            for one in measures
+            if one.passes is not None
+        ]
+        passes = sum(judge.passes(bench, each) for each in explaining)
+        total += passes * int(bench.test.lengths[row])
+    return total * pace
+
+
+def _rows(bench: Bench, count: int, seed: int) -> Ints:
+    """Return the texts to judge, drawn at random; of texts with a known truth, only those in which it is."""
+    order = random_stream(seed, Purpose.AUDITED_ROWS).permutation(len(bench.test))
+    if bench.truth is not None:
+        order = order[_true_tokens(bench.test, bench.truth)[order] > 0]
+        if not len(order):
+            raise InputError("No test text has a token that is known to matter, so there is nothing to judge by.")
+    return order[:count]

@@ -1,0 +1,241 @@
+"""Check: is masking in-distribution for this model? Fits the in-distribution test and asks it about the test split."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import datasets
+import numpy as np
+import torch
+
+from faithmeter.data.batch import Encoded
+from faithmeter.errors import InputError
+from faithmeter.files import damaged, is_done, new_folder, only_one, sum_of
+from faithmeter.in_distribution import (
+    MaSF,
+    Verdict,
+    dataset_verdict,
+    fit_calibrated,
+    fit_paper,
+    masked_at_random,
+    step_features,
+    summary,
+)
+from faithmeter.masking import STEPS, Purpose, random_stream
+from faithmeter.models.classifier import Classifier
+from faithmeter.progress import Reporter, Silent
+from faithmeter.reports.words import CHECKED_TEXTS, UNMASKED, VALIDATION_TEXTS, against_unmasked
+from faithmeter.runs.results import Result, find
+from faithmeter.runs.run import Run
+from faithmeter.studies.faithfulness_rows import store_card
+from faithmeter.studies.train import command_to_train_on, encode
+from faithmeter.training.strategy import masked_copy
+
+# More rows make the level no truer, and the stored test larger: 6,000 rows of RoBERTa-base are 1.3 GB.
+ROWS = 6000
+FORMS = ("calibrated", "paper")
+PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
+KINDS = (*PER_RATIO, *CHECKED_TEXTS, *UNMASKED)
+
+
+def check(
+    path: str | Path, *, form: str = "calibrated", rows: int = ROWS, reporter: Reporter | None = None
+) -> list[Verdict]:
+    """Fit MaSF on the run's validation split, store it with the run, and judge the randomly masked test split.
+
+    At most `rows` validation rows are used, drawn at random: the stored test grows with them.
+    """
+    if form not in FORMS:
+        raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")
+    run = Run(path)
+    with only_one(run.path):
+        return _check(run, form, rows, reporter or Silent())
+
+
+def _check(run: Run, form: str, rows: int, reporter: Reporter) -> list[Verdict]:
+    folder, measured = run.in_distribution_folder, run.measurements.exists()
+    lost = damaged(folder) is not None or not folder.is_dir()
+    if measured and (not run.measurement_settings.get("checked") or (run.checked and not lost)):
+        how = "with the in-distribution test it has" if run.checked else "without an in-distribution test"
+        raise InputError(
+            f"{run.path} was measured {how}, and a new one would not fit those results. {_measure_anew(run)}"
+        )
+    if form == "paper":
+        reporter.warn(
+            "The paper's form does not hold its level: up to a sixth of typical rows fall below 5 %. Read its p-values "
+            "beside the paper's, not as a verdict on this model."
+        )
+    if lost:
+        is_done(folder, reporter.warn)  # sets aside what is left of it
+    carried = None if run.config.reference is None else _of_the_reference(run, form, rows, reporter)
+    if measured and not lost:  # the result rows are lost, and the test is not
+        carried = MaSF.load(folder)
+    run.store_results(KINDS, [])  # of an earlier check, whose test is about to be replaced
+    config, classifier, splits = run.config, run.classifier(), run.data()
+    test = encode(classifier, splits.test, "test", reporter)
+    masf = carried or _fitted(run, classifier, splits.validation, test, form, rows, reporter)
+    if measured and run.measurement_settings.get("in_distribution", sum_of(folder)) != sum_of(folder):
+        shutil.rmtree(folder)
+        raise InputError(
+            f"The in-distribution test is another than the one that {run.path} was measured with: check with the same "
+            f"--form and --rows, on the same kind of machine. Otherwise: {_measure_anew(run)}"
+        )
+    # that it knows masks is a claim: what the same texts are against its unmasked ones is shown beside it
+    doubted = [masf.against_unmasked()] if form == "calibrated" and _claimed(run) else []
+    verdicts, *others = judge(classifier, [masf, *doubted], test, seed=config.seed, reporter=reporter)
+    results = [result for verdict in verdicts for result in _results(verdict)]
+    results += [result for unmasked in others for verdict in unmasked for result in _unmasked_results(verdict)]
+    texts = zip(CHECKED_TEXTS, (masf.rows, len(test)), strict=True)
+    results += [Result(kind, count, "texts", "test", None, count) for kind, count in texts]
+    kinds = KINDS if form == "calibrated" else PER_RATIO[1:]  # the paper's form allows no verdict
+    run.store_results(KINDS, [result for result in results if result.kind in kinds])
+    store_card(run)
+    return verdicts
+
+
+def _claimed(run: Run) -> bool:
+    """Whether that the model was trained on masked texts is known from its owner's word alone.
+
+    A run on another domain has its model from a run that may have trained it, if it is still there.
+    """
+    config, home = run.config, run.config.reference
+    if home is not None and (Path(home) / "config.json").is_file():
+        config = Run(home).config
+    return config.training is None and config.masked_before
+
+
+def _measure_anew(run: Run) -> str:
+    return f"Remove {run.measurements} first, then check and measure anew."
+
+
+def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
+    """Say in words whether masking may be trusted on a run, and what to do where it may not."""
+    run = Run(path)
+    rows, remedy = run.results, command_to_train_on(run)
+    beside = against_unmasked(rows)
+    said = summary(verdicts, remedy, validation_texts=find(rows, VALIDATION_TEXTS)["value"], claimed=beside is not None)
+    return said if beside is None else f"{said} {beside}"
+
+
+def _of_the_reference(run: Run, form: str, rows: int, reporter: Reporter) -> MaSF:
+    """Return the in-distribution test of the domain that the model was trained on, which came along with it."""
+    folder, config = run.in_distribution_folder, run.config
+    if not folder.is_dir():  # it was damaged
+        home = Run(str(config.reference)).in_distribution_folder
+        with new_folder(folder) as new:
+            shutil.copytree(home, new, dirs_exist_ok=True)
+    masf = MaSF.load(folder)
+    if masf.form != form:
+        raise InputError(
+            f"{run.path} is judged by the in-distribution test of {config.reference}, whose form is {masf.form}: pass "
+            f"--form {masf.form}."
+        )
+    if rows not in (ROWS, masf.rows):
+        reporter.warn(f"--rows {rows} is left aside: nothing is fitted on this run.")
+    reporter.note(
+        f"The in-distribution test is that of {config.reference}, fitted on {masf.rows} of its own validation rows. It "
+        "asks whether the texts of this other domain, masked or not, are what the model is at home with: at 0 % the "
+        "answer is about the domain alone."
+    )
+    return masf
+
+
+def _fitted(
+    run: Run,
+    classifier: Classifier,
+    chosen: datasets.Dataset,
+    test: Encoded,
+    form: str,
+    rows: int,
+    reporter: Reporter,
+) -> MaSF:
+    """Fit the test on validation rows, at most `rows` of them, and say what to be careful about."""
+    config = run.config
+    if len(chosen) > rows:
+        reporter.note(
+            f"The in-distribution test is fitted on {rows} of {len(chosen)} validation rows, drawn at random."
+        )
+        chosen = chosen.select(
+            sorted(random_stream(config.seed, Purpose.REFERENCE_ROWS).permutation(len(chosen))[:rows])
+        )
+    validation = encode(classifier, chosen, "validation", reporter)
+    masf = _fit(run, classifier, validation, form, plain=not config.knows_masks, reporter=reporter)
+    for caution in (masf.caution, _of_two_sources(validation, test)):
+        if caution is not None:
+            reporter.warn(caution)
+    return masf
+
+
+def _of_two_sources(validation: Encoded, test: Encoded) -> str | None:
+    """Return what to say where the test texts are much longer or shorter than those that the test is fitted on."""
+    before, now = (int(np.median(split.lengths)) for split in (validation, test))
+    if max(before, now) <= 1.5 * min(before, now):
+        return None
+    return (
+        f"Validation texts have a median of {before} tokens and test texts of {now}, so they are not of one source: "
+        "the share of rows below 5 % at a ratio is not 5 % even where masking is fine. For an exact level make a "
+        "run whose validation rows are like its test rows (--validation-data)."
+    )
+
+
+def _fit(run: Run, classifier: Classifier, validation: Encoded, form: str, *, plain: bool, reporter: Reporter) -> MaSF:
+    """Fit the test and store it with the run.
+
+    A plain model is judged against its own unmasked rows; with masked references, random masking would pass by
+    construction.
+    """
+    seed, folder = run.config.seed, run.in_distribution_folder
+    if form == "paper":
+        copy = validation if plain else masked_copy(validation, mask_context=False, seed=seed)
+        with reporter.bar("Fitting", len(validation)) as advance:
+            masf = fit_paper(classifier.features(copy, progress=advance), seed=seed)
+        masf.save(folder)
+        return masf
+    steps = range(1) if plain else range(STEPS + 1)
+    with reporter.bar("Fitting", len(steps) * len(validation)) as advance:
+        features = step_features(classifier, validation, seed=seed, steps=steps, progress=advance)
+        lengths = torch.from_numpy(validation.lengths)
+        sources = torch.from_numpy(validation.sources())
+        return fit_calibrated(features, lengths, steps=len(steps), seed=seed, sources=sources, folder=folder)
+
+
+def judge(
+    classifier: Classifier,
+    masfs: Sequence[MaSF],
+    test: Encoded,
+    *,
+    seed: int,
+    reporter: Reporter | None = None,
+) -> list[list[Verdict]]:
+    """Return each test's verdicts on a split, one for each masking ratio, its tokens masked at random."""
+    lengths = torch.from_numpy(test.lengths)
+    verdicts: list[list[Verdict]] = [[] for _ in masfs]
+    with (reporter or Silent()).bar("Checking", (STEPS + 1) * len(test)) as advance:
+        for step in range(STEPS + 1):
+            found = torch.zeros(len(masfs), 2, len(test), dtype=torch.float64)
+            for batch in masked_at_random(test, step, (seed, Purpose.CHECK_MASKS)).batches(classifier.tokens_per_pass):
+                # two numbers a row and test are kept of its features, which would be 80 kB each of RoBERTa-base
+                features, rows = classifier.predict_with_features(batch)[1], batch.rows
+                for masf, p_values in zip(masfs, found, strict=True):
+                    p_values[:, rows] = torch.stack(masf.p_values(features, lengths[rows], rows, step))
+                advance(len(batch))
+            for masf, (own, outside), mine in zip(masfs, found, verdicts, strict=True):
+                mine.append(dataset_verdict(masf, own, outside, lengths, step))
+    return verdicts
+
+
+def _results(verdict: Verdict) -> list[Result]:
+    n, ratio = verdict.random.rows, verdict.step / STEPS
+    values = (
+        verdict.anywhere.dataset_p_value,
+        verdict.random.simes_p_value,
+        verdict.random.share_below,
+        verdict.anywhere.share_below,
+    )
+    return [Result(kind, value, "p", "test", ratio, n) for kind, value in zip(PER_RATIO, values, strict=True)]
+
+
+def _unmasked_results(verdict: Verdict) -> list[Result]:
+    n, ratio = verdict.random.rows, verdict.step / STEPS
+    values = (verdict.anywhere.dataset_p_value, verdict.anywhere.share_below)
+    return [Result(kind, value, "p", "test", ratio, n) for kind, value in zip(UNMASKED, values, strict=True)]

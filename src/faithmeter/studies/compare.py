@@ -1,0 +1,99 @@
+"""Compare: the same model and data, trained in several ways; each checked, measured and judged; then one report."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from faithmeter.data.splits import DataSpec
+from faithmeter.errors import InputError, nearest
+from faithmeter.progress import Reporter, Silent
+from faithmeter.runs.run import Run
+from faithmeter.studies.audit import AuditOptions, audit
+from faithmeter.studies.check import check
+from faithmeter.studies.measure import MeasureOptions, measure
+from faithmeter.studies.report import report
+from faithmeter.studies.train import TrainingOptions, train_or_go_on, training_defaults
+from faithmeter.training.config import ADVERSARIAL, GUIDED, IGR, ROBUST, VAT
+from faithmeter.training.strategy import STRATEGIES
+
+# a strategy and what is added to cross-entropy; any other way can be spelt, as in masked+vat
+WAYS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "plain": ("plain", ()),
+        "masked": ("masked", ()),
+        "robust": ("plain", (IGR, VAT)),
+        "explanation-guided": ("plain", (GUIDED,)),
+        "adversarial": ("plain", (ADVERSARIAL,)),
+        "combined": ("masked", (IGR, VAT, GUIDED)),
+    }
+)
+MEASURES = ("grad-l2", "x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs", "attention")
+JUDGES = ("erasure", "fidelity", "fidelity-attacked")
+
+
+def way_of(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return the strategy and the added losses of a way: a name of the table, or strategy+loss+loss."""
+    if name in WAYS:
+        return WAYS[name]
+    strategy, *robust = name.split("+")
+    if strategy not in STRATEGIES or not set(robust) <= set(ROBUST):
+        raise InputError(
+            f"There is no way of training {name!r}.{nearest(name, WAYS)} Choose from {', '.join(WAYS)}, or spell one: "
+            f"{', '.join(STRATEGIES)}, then + and any of {', '.join(ROBUST)}."
+        )
+    return strategy, tuple(robust)
+
+
+def compare(
+    path: str | Path,
+    data: DataSpec,
+    model: str,
+    ways: Sequence[str] = tuple(WAYS),
+    seeds: Sequence[int] = (0,),
+    options: TrainingOptions | None = None,
+    measured: MeasureOptions | None = None,
+    audited: AuditOptions | None = None,
+    *,
+    max_length: int = 512,
+    reporter: Reporter | None = None,
+    done: Callable[[Run], None] | None = None,
+) -> tuple[list[Run], Path]:
+    """Train, check, measure and judge each way with each seed, into PATH/WAY-SEED; return the runs and their report.
+
+    Ways with masks train for twice as many epochs: they show each text unmasked only every second time. The same call
+    goes on where it was stopped, all ways of a seed before the next, so that what there is can be compared. `done` is
+    told each run when it is finished.
+    """
+    reporter, options, runs = reporter or Silent(), options or TrainingOptions(), list[Run]()
+    taught = {name: _taught(name, options, model, data) for name in ways}  # what can be refused is refused first
+    if len(set(taught.values())) < len(taught) or len(taught) < len(ways) or len(set(seeds)) < len(seeds):
+        raise InputError("A way of training or a seed is named twice: name each once.")
+    measured = measured or MeasureOptions(measures=MEASURES, rows=100)
+    audited = audited or AuditOptions(judges=JUDGES, measures=MEASURES, rows=measured.rows)
+    for seed in seeds:
+        for name in ways:
+            folder = Path(path) / f"{name}-{seed}"
+            reporter.note(f"{name}, seed {seed}, into {folder}:")
+            own = dataclasses.replace(taught[name], seed=seed)
+            run = train_or_go_on(folder, data, model, own, max_length=max_length, reporter=reporter)
+            if not run.checked:
+                check(folder, reporter=reporter)
+            measure(folder, measured, reporter=reporter)
+            runs.append(audit(folder, audited, reporter=reporter))
+            if done is not None:
+                done(runs[-1])
+    (page,) = report([run.path for run in runs], Path(path) / "report", reporter=reporter)
+    return runs, page
+
+
+def _taught(name: str, options: TrainingOptions, model: str, data: DataSpec) -> TrainingOptions:
+    """Return how one way trains, of what was said for all."""
+    strategy, robust = way_of(name)
+    defaults = training_defaults(model, data.resolved())
+    epochs = options.epochs or defaults.epochs
+    own = dataclasses.replace(
+        options, strategy=strategy, robust=robust, epochs=epochs if strategy == "plain" else 2 * epochs
+    )
+    own.over(defaults)  # refuses what cannot be
+    return own

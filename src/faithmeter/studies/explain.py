@@ -1,0 +1,147 @@
+"""Explain: one text or many, with the run's most faithful measure, or the most faithful one that is quick enough."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from faithmeter.data.batch import Encoded, Texts, listed
+from faithmeter.data.splits import as_text, require_columns, require_text
+from faithmeter.data.tables import read_rows
+from faithmeter.data.units import CHUNK, TOKEN, require_units, with_units
+from faithmeter.errors import InputError, nearest
+from faithmeter.explaining.explanation import RANDOM_RUNS, Explanation, explain_texts
+from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
+from faithmeter.importance.completeness import FROM_ZERO, TEXTS, zero_baseline_caution
+from faithmeter.masking import STEPS
+from faithmeter.measuring.curves import walk_passes
+from faithmeter.progress import Reporter, Silent
+from faithmeter.reports import words
+from faithmeter.runs.results import Rows, find, most_faithful, rows_of
+from faithmeter.runs.run import Run
+
+
+def explain(
+    path: str | Path,
+    texts: Texts,
+    contexts: Texts | None = None,
+    *,
+    measure: str | None = None,
+    budget: float | None = None,
+    target: str = "predicted",
+    seed: int = 0,
+    by: str | None = None,
+    chunk: int | None = None,
+    reporter: Reporter | None = None,
+) -> list[Explanation]:
+    """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it.
+
+    A string is one text, explained as the only one of a list, with a string as its context where the model takes pairs.
+    With a `budget` of seconds a text, it is the most faithful one that fits into it (see `within_budget`). `by` is what
+    is masked and explained as a whole, as in `MeasureOptions`; by default what the run was measured by, or tokens.
+
+    Where the run's verdict is that these explanations may not be believed, the reporter is told first, and `doubt` of
+    each explanation says so; `cut` says where a text was too long to be read to its end.
+    """
+    run, reporter = Run(path), reporter or Silent()
+    if measure is not None and budget is not None:
+        raise InputError("A budget chooses the measure: give a budget or a measure, not both.")
+    chosen = as_measure(measure or run.measure_to_use)
+    labels = run.config.labels
+    if target != "predicted" and target not in labels:
+        raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")
+    pairs = run.config.data.resolved().context is not None
+    if pairs != (contexts is not None):
+        raise InputError(
+            "This model takes pairs: give a context with each text (--context)."
+            if pairs
+            else "This model takes single texts: leave the context out."
+        )
+    texts, contexts = listed(texts, contexts)
+    settings = run.measurement_settings
+    if chunk is None:
+        chunk = (settings.get("chunk") if by is None else None) or CHUNK
+    by = by or settings.get("by", TOKEN)
+    require_units(by, chunk)
+    classifier = run.classifier()
+    if budget is not None:
+        encoded = with_units(classifier.encode(texts, contexts), classifier, texts, contexts, by=by, chunk=chunk)
+        name, why = within_budget(run.results, encoded, budget, path)
+        reporter.note(why)
+        chosen = IMPORTANCE_MEASURES[name]
+    doubt = words.doubt(run.results, chosen.name)
+    if doubt is not None:
+        reporter.warn(doubt)
+    if texts and chosen.name in FROM_ZERO:
+        some = classifier.encode(texts[:TEXTS], None if contexts is None else contexts[:TEXTS])
+        caution = zero_baseline_caution(classifier, some.batch(range(len(some))), [chosen.name])
+        if caution is not None:
+            reporter.warn(caution)
+    masf = run.in_distribution_test()
+    found = explain_texts(
+        classifier, texts, contexts, measure=chosen, target=target, masf=masf, seed=seed, by=by, chunk=chunk
+    )
+    return [replace(one, doubt=doubt) for one in found]
+
+
+def within_budget(rows: Rows, texts: Encoded, budget: float, path: str | Path) -> tuple[str, str]:
+    """Return the most faithful measure that explains each of the texts within so many seconds, and why, in words.
+
+    An explanation comes with its own masking curve, so it takes what `measure` timed: the measure on the text, and anew
+    on what is left at each step if it is recursive. `seconds_per_text` over `token_passes` is how long a token takes
+    once through the model, on the machine that measured. That, times the passes that a text of this length needs, for
+    the explanations, the predictions on the curve and the random curves beside it, times its tokens, is its cost. The
+    dearest of the texts decides. Loading the model is not counted.
+    """
+    measured = {row["measure"] for row in rows_of(rows, "acu")} & set(IMPORTANCE_MEASURES)
+    costs = {name: cost for name in measured if (cost := _seconds(rows, name, texts)) is not None}
+    if not costs:
+        raise InputError(
+            f"It is not known how long explanations of {path} take, nor how faithful they are. Run `faithmeter measure "
+            f"{path}` first (what is measured already is not measured again), or name a measure (--measure)."
+        )
+    fitting = {name for name, cost in costs.items() if cost <= budget}
+    longest = int(texts.lengths.max(initial=0))
+    if not fitting:
+        cheapest = min(costs, key=lambda name: costs[name])
+        raise InputError(
+            f"No measure fits into {budget:g} s: the quickest, {cheapest}, takes about {_said(costs[cheapest])} for "
+            f"the longest text ({longest} tokens). Give that much, or shorter texts."
+        )
+    chosen, best = most_faithful(rows, fitting), most_faithful(rows, set(costs))
+    assert chosen is not None
+    assert best is not None
+    why = f"{chosen} explains {'this text' if len(texts) == 1 else 'each text'} in about {_said(costs[chosen])}"
+    if chosen == best:
+        return chosen, f"{why}; no measure was found more faithful."
+    return chosen, (
+        f"{why}; it is the most faithful measure that fits into {budget:g} s. "
+        f"{best} is more faithful and does not fit: it would take about {_said(costs[best])}."
+    )
+
+
+def _seconds(rows: Rows, name: str, texts: Encoded) -> float | None:
+    """Return how long a measure takes for the dearest of the texts; None where that was not measured."""
+    spent, work = (find(rows, kind, name)["value"] for kind in ("seconds_per_text", "token_passes"))
+    if spent is None or not work:
+        return None
+    beside = (1 + RANDOM_RUNS) * (STEPS + 1)  # its own curve and the random ones
+    passes = [walk_passes(IMPORTANCE_MEASURES[name], count) or 0.0 for count in texts.unit_counts.tolist()]
+    tokens = [(p + beside) * int(length) for p, length in zip(passes, texts.lengths, strict=True)]
+    return float(spent) / float(work) * max(tokens, default=0.0)
+
+
+def _said(seconds: float) -> str:
+    """Return seconds in words, with two digits that count."""
+    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def read_texts(path: str | Path, file: Path) -> tuple[list[str], list[str] | None]:
+    """Read the texts, and the contexts of pairs, of a table with the columns that the run's data has."""
+    task = Run(path).config.data.resolved()
+    rows = read_rows(file)
+    if not rows:
+        raise InputError(f"{file} holds no row.")
+    columns = [task.text] if task.context is None else [task.text, task.context]
+    require_columns(rows[0], columns, str(file))
+    require_text(rows, columns, str(file))
+    texts = [as_text(row[task.text]) for row in rows]
+    return texts, None if task.context is None else [as_text(row[task.context]) for row in rows]

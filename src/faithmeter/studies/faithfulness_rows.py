@@ -1,0 +1,254 @@
+"""From stored measurements to result rows: areas with intervals, curves, p-values, cost; of one run or of several."""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import torch
+
+from faithmeter.data.batch import Encoded, Ints
+from faithmeter.files import require_whole, write_bytes
+from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
+from faithmeter.masking import STEPS
+from faithmeter.measuring.curves import (
+    Curve,
+    Faithfulness,
+    Interval,
+    faithfulness_over_observations,
+    lead,
+    observation_areas,
+    performance_band,
+    random_spread,
+    walk_passes,
+)
+from faithmeter.reports.agreement import AGREEMENT
+from faithmeter.reports.card import model_card
+from faithmeter.reports.words import CHECKED_TEXTS
+from faithmeter.runs.repetitions import require_repetitions
+from faithmeter.runs.results import Result, key_of, most_faithful, within_bounds
+from faithmeter.runs.run import Run
+from faithmeter.statistics import mean_interval, student_interval
+
+KINDS = (
+    "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
+    "share_out_of_distribution", "sparsity", "token_passes", "walk_p_value",
+)  # fmt: skip
+# beginnings of kinds: the papers' BCa bootstrap is for areas and performance; of two or three trainings it is far too
+# narrow (it holds 95 % in 3 of 4 cases), so all else has Student's interval
+WITH_INTERVAL = ("acu", "racu", "masked_performance", "performance")
+OF_STUDENT = ("audit_", "select", "attack", "transfer")
+Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
+ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of
+
+
+def parquet(table: pyarrow.Table) -> bytes:
+    """Return a table as the bytes of a Parquet file."""
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def read_measurement(run: Run, name: str, columns: Sequence[str] | None = None) -> Table:
+    """Return a measure's stored columns as (observations, steps + 1) arrays, in the order of the dataset rows.
+
+    All of them, or those that are named, of which `row` must be one.
+    """
+    folder = require_whole(run.measurements / name, "`faithmeter measure` with the same options computes it again.")
+    shards, wanted = sorted(folder.glob("*.parquet")), columns and [*columns, "step"]
+    table = pyarrow.concat_tables([pyarrow.parquet.read_table(shard, columns=wanted) for shard in shards])
+    table = table.sort_by([("row", "ascending"), ("step", "ascending")])
+    return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in columns or table.column_names}
+
+
+def measured_texts(folder: Path) -> int:
+    """Return of how many texts a walk is stored."""
+    return sum(pyarrow.parquet.read_metadata(shard).num_rows for shard in folder.glob("*.parquet")) // (STEPS + 1)
+
+
+def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF | None) -> None:
+    """Turn measurements into result rows and `observations.parquet`."""
+    at_random = [name for name in names if name.startswith("random.")]
+    random = [_answers(read_measurement(run, name, ANSWERS), run) for name in at_random]
+    results, answers = [], dict[str, Table]()
+    observed, observations = io.BytesIO(), None
+    for name in (name for name in names if name not in at_random):
+        table = read_measurement(run, name)  # one at a time, of which only the answers are kept
+        answers[name] = _answers(table, run)
+        rows = table["row"][:, 0]
+        baseline = [_curve(one, rows) for one in random]
+        faithfulness = faithfulness_over_observations(
+            run.config.metric, test.labels[rows], _curve(table, rows), baseline
+        )
+        results += _measure_results(run, name, faithfulness, table)
+        results += _work(name, test, rows)
+        results += _curve_results(run, name, test.labels[rows], [_curve(table, rows)], _typical(table, test, masf))
+        acu, racu = observation_areas(_curve(table, rows), baseline)
+        found = pyarrow.table({"row": rows, "measure": pyarrow.repeat(name, len(rows)), "acu": acu, "racu": racu})
+        observations = observations or pyarrow.parquet.ParquetWriter(observed, found.schema)
+        observations.write_table(found)
+    assert observations is not None
+    observations.close()
+    gold = test.labels[random[0]["row"][:, 0]]
+    curves = [_curve(one, one["row"][:, 0]) for one in random]
+    spread = random_spread(run.config.metric, gold, curves)
+    results.append(Result("random_spread", spread, run.config.metric, "test", None, len(gold), "random"))
+    first = read_measurement(run, at_random[0]) if masf is not None else {}
+    results += _curve_results(run, "random", gold, curves, _typical(first, test, masf))
+    results += _leads(run, test, answers, [result.as_row() for result in results])
+    run.store_results(KINDS, results)
+    write_bytes(run.observations, observed.getvalue())
+    store_card(run)
+
+
+def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
+    """Return the verdict on the masked rows of each step; none where the run was not checked.
+
+    By larger units the rows of a step are judged by the references of their own shares, several at a step. All have as
+    many calibrating rows, and rows that share fewer of them vary together less than the tests allow for.
+    """
+    if masf is None or masf.form == "paper":  # the paper's form allows no verdict
+        return []
+    lengths = torch.from_numpy(test.lengths[table["row"][:, 0]])
+    own, outside = (torch.tensor(table[name]) for name in ("p_own", "p_outside"))
+    return [dataset_verdict(masf, own[:, step], outside[:, step], lengths, step) for step in range(STEPS + 1)]
+
+
+def _answers(table: Table, run: Run) -> Table:
+    """Return the columns of a measurement that curves are made of, the predicted classes in as few bytes as can be."""
+    predicted = table["predicted"].astype(np.min_scalar_type(len(run.config.labels)))
+    return {**{name: table[name] for name in ANSWERS}, "row": table["row"][:, :1].copy(), "predicted": predicted}
+
+
+def _leads(run: Run, test: Encoded, tables: dict[str, Table], found: list[dict[str, Any]]) -> Iterator[Result]:
+    """Yield how far each measure lies behind the most faithful one, on the texts that both were measured on."""
+    best = most_faithful(found)
+    assert best is not None
+    names = [row["measure"] for row in found if row["kind"] == "acu"]
+    for name in names:
+        rows = np.intersect1d(tables[best]["row"][:, 0], tables[name]["row"][:, 0])
+        ahead, other = (_curve(tables[one], rows) for one in (best, name))
+        value, interval = lead(run.config.metric, test.labels[rows], ahead, other, confidence_of_pairs(len(names)))
+        low, high = interval or (None, None)
+        yield Result(
+            "acu_behind_best", value, run.config.metric, "test", None, len(rows), name, low, high, "observations"
+        )
+
+
+def confidence_of_pairs(measures: int) -> float:
+    """Return how sure each difference must be for all of them to hold together in 95 % (Bonferroni).
+
+    The best measure is found by looking at all pairs, so all pairs count.
+    """
+    return 1 - 0.05 / max(1, measures * (measures - 1) // 2)
+
+
+def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> list[Result]:
+    """Return a measure's result rows: areas with intervals, its cost, how sparse it is."""
+    metric, n = run.config.metric, found.n
+    per_text = float(table["seconds"].sum() / n)
+    return [
+        _with_interval("acu", found.acu, found.acu_interval, found, metric, name),
+        _with_interval("racu", found.racu, found.racu_interval, found, metric, name),
+        Result("seconds_per_text", per_text, "seconds", "test", None, n, name),
+        *(
+            Result("sparsity", float(share), "share", "test", step / STEPS, n, name)
+            for step, share in enumerate(_mean_known(table["held"]))
+        ),
+    ]
+
+
+def _work(name: str, test: Encoded, rows: Ints) -> list[Result]:
+    """Return how many tokens went through the model a text, about: what `seconds_per_text` was spent on.
+
+    The two together tell what a text of another length will cost. Nothing is known of a user's own measure.
+    """
+    if name not in IMPORTANCE_MEASURES:
+        return []
+    work, units = 0.0, test.unit_counts
+    for row in rows:
+        work += (walk_passes(IMPORTANCE_MEASURES[name], int(units[row])) or 0.0) * int(test.lengths[row])
+    return [Result("token_passes", work / len(rows), "tokens", "test", None, len(rows), name)]
+
+
+def _mean_known(table: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return the mean of each column over the texts in which anything is important; nan where there is none."""
+    known = ~np.isnan(table)
+    return np.where(known, table, 0).sum(axis=0) / np.where(known.any(axis=0), known.sum(axis=0), np.nan)
+
+
+def _with_interval(kind: str, value: float, interval: Interval, found: Faithfulness, metric: str, name: str) -> Result:
+    low, high = interval or (None, None)
+    return Result(kind, value, metric, "test", None, found.n, name, low, high, found.over)
+
+
+def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdicts: list[Verdict]) -> Iterator[Result]:
+    """Yield the performance at every step, the mean of the curves, and how typical the masked rows are."""
+    metric, n = run.config.metric, len(gold)
+    for step, (value, low, high) in enumerate(performance_band(metric, gold, curves)):
+        yield Result("masked_performance", value, metric, "test", step / STEPS, n, name, low, high, "observations")
+    for verdict in verdicts:
+        ratio = verdict.step / STEPS
+        yield Result("share_atypical", verdict.random.share_below, "share", "test", ratio, n, name)
+        yield Result("share_out_of_distribution", verdict.anywhere.share_below, "share", "test", ratio, n, name)
+    if verdicts:
+        p_value = smallest_of([verdict.anywhere.dataset_p_value for verdict in verdicts])
+        yield Result("walk_p_value", p_value, "p", "test", None, n, name)
+
+
+def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the result rows of several measured runs as one: means, with intervals over the runs (their seeds).
+
+    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs, but of
+    those of the class majority the largest; of the numbers of texts that they were checked on, the smallest. Runs that
+    differ in more than the seed of their training are refused.
+    """
+    require_repetitions(runs)
+    rows = [run.results for run in runs]
+    keyed = [{key_of(row): row for row in one} for one in rows]
+    pooled: list[dict[str, Any]] = []
+    for key in [key for key in keyed[0] if all(key in one for one in keyed)]:
+        same = [one[key] for one in keyed]
+        values = np.array([np.nan if row["value"] is None else row["value"] for row in same])
+        interval = mean_interval(values) if key[0].startswith(WITH_INTERVAL) else None
+        if key[0].startswith(OF_STUDENT):
+            interval = within_bounds(student_interval(values), key[0], same[0]["metric"])
+        value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
+        if key[0] in CHECKED_TEXTS:  # one run's many texts are no verdict on another
+            value = float(values.min())
+        if key[0] == "majority_p_value":  # that all trainings learnt something, not that one did
+            value = float(values.max())
+        low, high = interval or (None, None)
+        row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
+        pooled.append({**row, "over": "seeds", "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)})
+    return [row for row in pooled if row["kind"] != "acu_behind_best"] + _pooled_leads(pooled, keyed)
+
+
+def _pooled_leads(pooled: list[dict[str, Any]], keyed: Sequence[Mapping[Any, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return how far each measure lies behind the one that is most faithful over all runs: a difference a run."""
+    best = most_faithful(pooled)
+    rows = []
+    for row in [row for row in pooled if row["kind"] == "acu"]:
+        differences = [
+            one["acu", best, None, None]["value"] - one["acu", row["measure"], None, None]["value"] for one in keyed
+        ]
+        sure = confidence_of_pairs(sum(one["kind"] == "acu" for one in pooled))
+        interval = student_interval(np.array(differences), confidence=sure)
+        low, high = within_bounds(interval, "acu_behind_best", row["metric"]) or (None, None)
+        rows.append({**row, "kind": "acu_behind_best", "value": float(np.mean(differences)), "low": low, "high": high})
+    return rows
+
+
+def _curve(table: Table, rows: Ints) -> Curve:
+    """Return the curve of these dataset rows, of which the table holds all."""
+    index = np.searchsorted(table["row"][:, 0], rows)
+    return Curve(table["predicted"][index], table["probability"][index].astype(np.float64))
+
+
+def store_card(run: Run) -> None:
+    """Write what is known of the run's model into its folder, as a model card."""
+    write_bytes(run.model_folder / "README.md", model_card(run).encode())

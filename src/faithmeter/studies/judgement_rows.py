@@ -1,0 +1,197 @@
+"""From stored judgements to result rows: means with intervals, and whether the judges agree."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from faithmeter.files import read_json, require_whole
+from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.judges import Array
+from faithmeter.judges.agreement import Scores, agreements
+from faithmeter.judges.battery import JUDGES
+from faithmeter.judges.drift import CLASS, MAP, Space
+from faithmeter.reports.agreement import AGREEMENT
+from faithmeter.reports.audit import KIND, SOLVED
+from faithmeter.reports.drift import SHARES, Points
+from faithmeter.runs.results import Result, most_faithful
+from faithmeter.runs.run import DEFAULT_MEASURE, MEASURE_AGAIN, Run
+from faithmeter.statistics import mean_interval, percentile_band
+
+Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
+ATTACKED = "fidelity-attacked"
+AGAIN = "`faithmeter audit` of this judge and measure, with the same options, computes it again."
+SPACE = "space.safetensors"  # in the folder of drift: where the original texts lie
+KNOWN_TOKEN = "known_token.json"  # in the folder of its model: how well it reads the word
+
+
+def read_judgements(run: Run, judge: str) -> dict[str, Table]:
+    """Return what a judge said, by measure and column (`row` is one), in the order of the dataset rows."""
+    found: dict[str, Table] = {}
+    folder = run.judgements / judge
+    for one in sorted(folder.iterdir()) if folder.is_dir() else ():
+        shards = sorted(one.glob("*.parquet")) if one.is_dir() else []
+        if shards:
+            require_whole(one, AGAIN)
+            table = pyarrow.concat_tables([pyarrow.parquet.read_table(shard) for shard in shards])
+            table = table.sort_by([("row", "ascending")])
+            found[one.name] = {name: table[name].to_numpy() for name in table.column_names}
+    return found
+
+
+def drift_points(run: Run) -> Points | None:
+    """Return the places of texts masked at random and by the most faithful of the measures; None where nobody looked.
+
+    Where nothing was measured, it is the measure that would be used, or else the first of the table that was judged.
+    """
+    judged, file = read_judgements(run, "drift"), run.judgements / "drift" / SPACE
+    others = [name for name in (*IMPORTANCE_MEASURES, *judged) if name in judged and name != "random"]
+    if "random" not in judged or not others or not file.exists():
+        return None
+    best = most_faithful(run.results, among=others) or (DEFAULT_MEASURE if DEFAULT_MEASURE in others else others[0])
+    rows = np.intersect1d(judged["random"]["row"], judged[best]["row"])  # one may have been stopped midway
+    chosen = {name: judged[name] for name in ("random", best)}
+    tables = {
+        name: {column: values[np.searchsorted(table["row"], rows)] for column, values in table.items()}
+        for name, table in chosen.items()
+    }
+    known = ~np.isnan(np.stack([table[f"{MAP}1@0 %"] for table in tables.values()])).any(axis=0)
+
+    def columns(table: Table, kind: str) -> Array:
+        return np.stack([table[f"{kind}@{share}"][known] for share in SHARES], axis=1)
+
+    shares = Space.load(file).shares.numpy()
+    kept = [f"{MAP}{number + 1}" for number in range(len(shares))]
+    return Points(
+        {name: np.stack([columns(table, kind) for kind in kept], axis=2) for name, table in tables.items()},
+        {name: columns(table, "outside") for name, table in tables.items() if "outside@0 %" in table},
+        tables["random"][CLASS][known],
+        run.config.labels,
+        shares,
+    )
+
+
+def store_judgements(run: Run, judge: str) -> None:
+    """Turn what a judge has said of the run into result rows, in place of what it said before."""
+    results = [
+        result
+        for measure, columns in read_judgements(run, judge).items()
+        for result in (_curves if judge == "drift" else _means)(judge, measure, columns)
+    ]
+    reached = _known_token(run) if judge == "known-token" else None
+    if reached is not None:
+        results.append(
+            Result(f"{KIND}known-token_accuracy", reached["accuracy"], "accuracy", "test", None, reached["rows"])
+        )
+    if judge == ATTACKED and results:
+        results.append(_beaten(run))
+    stored = {row["kind"] for row in run.results if row["kind"].startswith(f"{KIND}{judge}_")}
+    run.store_results(stored | {result.kind for result in results}, results)
+
+
+def store_agreement(run: Run) -> None:
+    """Compare all that was judged and measured on the run; nothing is stored where nothing was judged."""
+    judged = {name: read_judgements(run, name) for name in JUDGES}
+    reached = _known_token(run)
+    if reached is not None and reached["accuracy"] < SOLVED:  # what it does not read it need not be judged by
+        judged["known-token"] = {}
+    results = [
+        Result(
+            AGREEMENT,
+            pair.value,
+            "spearman",
+            "test",
+            None,
+            pair.measures,
+            low=pair.low,
+            high=pair.high,
+            over="observations",
+            detail=f"{pair.first} | {pair.second}",
+        )
+        for pair in agreements(_scores(run, judged))
+    ]
+    run.store_results((AGREEMENT,), results)
+
+
+def _known_token(run: Run) -> dict[str, Any] | None:
+    file = run.judgements / "known-token" / "model" / KNOWN_TOKEN
+    return read_json(file, AGAIN) if file.exists() else None
+
+
+def attacked_texts(run: Run) -> Path:
+    """Return the file with the attacked texts that `fidelity-attacked` judges explanations of."""
+    return run.judgements / ATTACKED / "attacked.parquet"
+
+
+def _beaten(run: Run) -> Result:
+    """Return the share of the attacked texts that the model answers otherwise than as they were."""
+    file = require_whole(attacked_texts(run), AGAIN)
+    succeeded = pyarrow.parquet.read_table(file)["succeeded"].to_numpy().astype(np.float64)
+    low, high = mean_interval(succeeded) or (None, None)
+    return Result(
+        f"{KIND}{ATTACKED}_beaten", float(succeeded.mean()), "share", "test", None, len(succeeded), None, low, high,
+        "observations",
+    )  # fmt: skip
+
+
+def _means(judge: str, measure: str, columns: Table) -> Iterator[Result]:
+    """Yield the mean of each column over the texts that have it, with its interval."""
+    for column, values in columns.items():
+        known = values[~np.isnan(values)].astype(np.float64)
+        if column != "row" and len(known):
+            yield _result(judge, measure, column, known, mean_interval(known) or (None, None))
+
+
+def _curves(judge: str, measure: str, columns: Table) -> Iterator[Result]:
+    """Yield the means of columns that are curves to draw, with ribbons: thirty of a measure, so all in one go.
+
+    Texts without a number have none in any column. Places on the map have no mean that says anything.
+    """
+    names = [name for name in columns if name != "row" and not name.startswith(MAP)]
+    values = np.stack([columns[name].astype(np.float64) for name in names], axis=1)
+    values = values[~np.isnan(values).any(axis=1)]
+    if not len(values):
+        return
+    lows, highs = percentile_band(lambda weights: weights @ values / weights.sum(axis=1, keepdims=True), len(values))
+    for column, known, low, high in zip(names, values.T, lows.tolist(), highs.tolist(), strict=True):
+        yield _result(judge, measure, column, known, (low, high) if len(values) > 1 else (None, None))
+
+
+def _result(judge: str, measure: str, column: str, known: Array, interval: tuple[float | None, float | None]) -> Result:
+    name, _, detail = column.partition("@")
+    low, high = interval
+    return Result(
+        f"{KIND}{judge}_{name}", float(known.mean()), name, "test", None, len(known), measure, low, high,
+        "observations", detail=detail or None,
+    )  # fmt: skip
+
+
+def _scores(run: Run, judged: Mapping[str, Mapping[str, Table]]) -> dict[str, dict[str, Scores]]:
+    """Return what each judge says of each measure, text by text, more is better; masking's scores are its areas.
+
+    Random importance is left out: every judge tells it from the others, which is no sign that they agree on those. Of
+    a correlation with the explanations of fresh weights its size counts: turned round, it is still the same.
+    """
+    scores: dict[str, dict[str, Scores]] = {}
+    file = require_whole(run.observations, MEASURE_AGAIN)
+    if file.exists():
+        table = pyarrow.parquet.read_table(file).sort_by([("row", "ascending")])
+        names, areas = table["measure"].to_numpy(zero_copy_only=False), table["acu"].to_numpy()
+        rows = table["row"].to_numpy()
+        scores["masking: ACU"] = {
+            name: Scores(rows[names == name], areas[names == name]) for name in dict.fromkeys(names.tolist())
+        }
+    for judge in JUDGES.values():
+        for column, more_is_better in judge.scores.items():
+            found = {}
+            for measure, columns in judged[judge.name].items():
+                like = [values for name, values in columns.items() if name.partition("@")[0] == column]
+                if like and measure != "random":
+                    size = np.mean([np.abs(one) if judge.name == "randomisation" else one for one in like], axis=0)
+                    found[measure] = Scores(columns["row"], size if more_is_better else -size)
+            if found:
+                scores[f"{judge.name}: {column.replace('_', ' ')}"] = found
+    return scores

@@ -1,0 +1,452 @@
+"""Measure: mask what each importance measure calls important, step by step, and see how fast performance falls.
+
+Every finished batch is a file, so memory is flat and a killed measurement goes on at the batch it was at. Nothing is
+written that depends on how the work was cut: the rows are the same however often it stops.
+"""
+
+import dataclasses
+import functools
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import torch
+from torch import Tensor
+
+from faithmeter.data.batch import Batch, Encoded, Ints
+from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, require_units, with_units
+from faithmeter.errors import InputError
+from faithmeter.files import is_done, only_one, sum_of, write_bytes
+from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, as_measure, measures_of
+from faithmeter.importance.by_units import Explain, even_shares
+from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
+from faithmeter.in_distribution import MaSF
+from faithmeter.masking import Purpose, random_stream
+from faithmeter.measuring.curves import held_by_the_most_important, masking_walk
+from faithmeter.models.classifier import Classifier
+from faithmeter.progress import OnlyWarnings, Reporter, Silent
+from faithmeter.reports.words import checked, trusted
+from faithmeter.runs.engines import cores, one_thread, work_through
+from faithmeter.runs.estimates import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
+from faithmeter.runs.run import Run
+from faithmeter.runs.settings import differing, of_model, require_same
+from faithmeter.studies.faithfulness_rows import measured_texts, parquet, store_faithfulness
+from faithmeter.studies.judgement_rows import store_agreement
+from faithmeter.studies.train import command_to_train_on, encode
+
+FORMAT = 2  # of the stored columns; other formats do not mix with it
+TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is killed
+WORTH_PROCESSES = 60  # seconds of work from which on it is worth starting processes, which takes some ten
+MOST_WORKERS = 8  # unless more are asked for: each holds the libraries and the model, about a gigabyte
+SECONDS_OF_A_PIECE = 10  # of work that a process is given at a time, if there are enough batches
+MOST_PIECES = 8  # that a walk is cut into for each process: with each, the run is looked through anew
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """What to measure; no measure named means all that can explain the model, but for those `ON_REQUEST`.
+
+    `rows` and `beam_rows` are test rows, drawn at random; beam search is dear, so it gets fewer. `by` is what is masked
+    and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
+    """
+
+    measures: tuple[str | Explain | ImportanceMeasure, ...] | None = None
+    target: str = "gold"
+    rows: int | None = None
+    beam_rows: int | None = None
+    random_runs: int = 5
+    seed: int = 0
+    without_check: bool = False
+    by: str = TOKEN
+    chunk: int = CHUNK
+
+    def __post_init__(self) -> None:
+        if self.target not in ("gold", "predicted"):
+            raise InputError(f"There is no target {self.target!r}: choose gold or predicted.")
+        if self.random_runs < 1:
+            raise InputError("At least one random run is needed as the baseline.")
+        require_units(self.by, self.chunk)
+
+
+def measure(
+    path: str | Path,
+    options: MeasureOptions | None = None,
+    *,
+    workers: int | None = 1,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Measure the faithfulness of importance measures on a run's test split.
+
+    One of `workers` is this process, on all cores. Several are processes on one core each, which is faster; None means
+    one a core, at most `MOST_WORKERS`, but this process where a GPU does the work or there is little. The rows are the
+    same but for the last digits, which depend on the number of threads. Processes write warnings to standard error. A
+    script that asks for them needs the usual `if __name__ == "__main__"`. A measure that is a function of yours is
+    always measured in this process.
+    """
+    run, options, reporter = Run(path), options or MeasureOptions(), reporter or Silent()
+    with only_one(run.path):
+        work = _begin(run, options, reporter)
+        if workers == 1:
+            return _measure(work, reporter)
+    with only_one(run.path, together=True):
+        divided = _measure_at_once(work, workers, reporter)
+    # what is left, and the sum: where it was divided on one thread as there, so that times can be compared
+    with only_one(run.path), one_thread() if divided else nullcontext():
+        return _measure(work, reporter)
+
+
+Walk = tuple[str, ImportanceMeasure, int, Ints]  # its name, the measure, its seed and the rows
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A run, and all that is needed to measure it."""
+
+    run: Run
+    options: MeasureOptions
+    classifier: Classifier
+    test: Encoded
+    masf: MaSF | None
+    walks: list[Walk]
+
+
+def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
+    """Load what is needed, refuse what cannot be measured, and store the settings."""
+    if not run.checked and not options.without_check:
+        raise InputError(
+            f"{run.path} has no in-distribution test, so its masking curves cannot be trusted. "
+            f"Run `faithmeter check {run.path}` first, or pass --without-check to measure anyway."
+        )
+    masf = run.in_distribution_test()
+    if trusted(run.results) is False:
+        remedy = command_to_train_on(run)
+        reporter.warn(
+            "masking is out-of-distribution for this model, so these curves say little about its explanations. "
+            + (
+                "The texts are of another domain than it was trained on."
+                if remedy is None
+                else f"This goes on from it, with the same data, to one that understands masks: `{remedy}`."
+            )
+        )
+    found = checked(run.results)
+    if trusted(run.results) is None and found is not None:
+        reporter.warn(found)
+    classifier, splits = run.classifier(), run.data()
+    measures = distinct(options.measures, classifier)
+    test = in_units(encode(classifier, splits.test, "test", reporter), classifier, splits.test, options)
+    functions = run.measurement_settings.get("asked", {}).get("functions", ())
+    _require_same_settings(run, options, measures)
+    for one in measures:
+        # a function may have changed under its name, and does not answer for the measure of the table
+        if not _known_by_name(one) or one.name in functions:
+            shutil.rmtree(run.measurements / one.name, ignore_errors=True)
+    walks = _walks(options, measures, test)
+    some = test.batch(walks[0][-1][:TEXTS])
+    caution = zero_baseline_caution(classifier, some, [one.name for one in measures])
+    if caution is not None:
+        reporter.warn(caution)
+    return _Work(run, options, classifier, test, masf, walks)
+
+
+def _measure(work: _Work, reporter: Reporter) -> Run:
+    """Measure in this process what is not measured yet, and turn all of it into result rows."""
+    run, test = work.run, work.test
+    # only what an absolute form will ask for, and only until it has: it is as large as the texts
+    pace, known = seconds_per_token(work.classifier, test), Known(one.absolute_of for _, one, _, _ in work.walks)
+    for walk in work.walks:
+        name, one, _, rows = walk
+        begun = (run.measurements / name).is_dir()
+        seconds = None if begun else estimated_seconds(one, test, rows, pace)
+        if seconds is not None and seconds > WORTH_SAYING:
+            reporter.note(f"{name} on {len(rows)} texts will take about {duration(seconds)}.")
+        _measure_one(work, walk, known, reporter)
+    store_faithfulness(run, test, _finished(work, reporter), work.masf)
+    if run.judgements.is_dir():
+        store_agreement(run)  # of other judges with these curves, which may be another now
+    return run
+
+
+def _finished(work: _Work, reporter: Reporter) -> list[str]:
+    """Return every walk that is measured to its end: those of earlier calls, and those of this one.
+
+    All were made with the same settings, so their rows stand beside one another; one more measure takes none away.
+    """
+    named = [name for name, *_ in work.walks]
+    asked = work.run.measurement_settings["asked"]
+    at_random = [f"random.{number}" for number in range(asked["random_runs"])]
+    folders = sorted(folder.name for folder in work.run.measurements.iterdir() if folder.is_dir())
+    finished = []
+    for name in dict.fromkeys((*at_random, *asked["measures"], *folders)):
+        folder, rows = work.run.measurements / name, len(_rows_of(name.split(".")[0], work.options, work.test))
+        if name in named:
+            finished.append(name)
+        elif folder.is_dir() and is_done(folder, reporter.warn):
+            if measured_texts(folder) == rows:
+                finished.append(name)
+            else:
+                reporter.note(f"{name} was begun and not finished, so it is left out: name it to go on with it.")
+    return finished
+
+
+def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> bool:
+    """Measure what is not measured yet in several processes, but for functions, which cannot be sent to them.
+
+    Return whether there was enough to do to start any.
+    """
+    places = workers or (min(cores(), MOST_WORKERS) if work.classifier.device.type == "cpu" else 1)
+    walks = [walk for walk in work.walks if _known_by_name(walk[1])]
+    named = tuple(one.name for _, one, _, _ in walks if one.name != "random")
+    if places < 2 or not named:
+        return False
+    with one_thread():
+        pace = seconds_per_token(work.classifier, work.test)
+    pieces = dict[tuple[str, int, int], float]()  # a walk, the part and of how many -> about how many seconds it takes
+    costs = dict[str, float]()
+    for name, one, _, rows in walks:
+        batches = sum(1 for _ in work.test.batches(TOKENS_AT_ONCE, rows))
+        done = [is_done(shard_of(work.run, name, number), reporter.warn) for number in range(batches)]
+        seconds = estimated_seconds(one, work.test, rows, pace) or 0
+        parts = max(1, min(batches, MOST_PIECES * places, round(seconds / SECONDS_OF_A_PIECE)))
+        left = [(name, part, parts) for part in range(parts) if not all(done[part::parts])]
+        pieces |= dict.fromkeys(left, seconds / parts)
+        costs[name] = len(left) * seconds / parts
+    places, total, dearest = min(places, len(pieces)), sum(costs.values()), max(costs, key=costs.__getitem__)
+    if places < 2 or (workers is None and total < WORTH_PROCESSES):
+        return False
+    reporter.note(
+        f"Measuring with {places} processes: about {duration(total / places)}, of which "
+        f"{duration(costs[dearest] / places)} for {dearest}."
+    )
+    part = functools.partial(_measure_piece, str(work.run.path), dataclasses.replace(work.options, measures=named))
+    dear_first = sorted(pieces, key=lambda piece: -pieces[piece])  # so that no process is left alone with one
+    with reporter.bar("Measuring", len(pieces)) as advance:
+        work_through(dear_first, lambda _: None, part, workers=places, finished=lambda _: advance(1), reporter=reporter)
+    return True
+
+
+def _known_by_name(one: ImportanceMeasure) -> bool:
+    """Whether a measure is the one of the table, and not a function or a form of the user's own."""
+    return one is IMPORTANCE_MEASURES.get(one.name)
+
+
+def _measure_piece(path: str, options: MeasureOptions, piece: tuple[str, int, int]) -> None:
+    measure_part(path, options, *piece, reporter=OnlyWarnings())
+
+
+def _walks(options: MeasureOptions, measures: Sequence[ImportanceMeasure], test: Encoded) -> list[Walk]:
+    """Return what is walked; the random runs come first."""
+    walks = [
+        (f"random.{number}", IMPORTANCE_MEASURES["random"], options.seed + number, _rows_of("random", options, test))
+        for number in range(options.random_runs)
+    ]
+    return walks + [(one.name, one, options.seed, _rows_of(one.name, options, test)) for one in measures]
+
+
+def _rows_of(measure: str, options: MeasureOptions, test: Encoded) -> Ints:
+    """Return the texts that a measure is measured on."""
+    chosen = random_stream(options.seed, Purpose.MEASURED_ROWS).permutation(len(test))[: options.rows]
+    return chosen[: options.beam_rows] if measure == "beam" else chosen
+
+
+def begin_measuring(path: str | Path, options: MeasureOptions) -> None:
+    """Store what a run will be measured with, before several processes measure parts of it; refuse what `measure` does.
+
+    So the processes only read the settings, and no two write them at once.
+    """
+    run = Run(path)
+    _loaded.cache_clear()  # the in-distribution test may be another than this process knows
+    with only_one(run.path):
+        _require_same_settings(run, options, distinct(options.measures, run.classifier()))
+
+
+def measure_part(
+    path: str | Path, options: MeasureOptions, name: str, part: int, parts: int, *, reporter: Reporter | None = None
+) -> None:
+    """Measure every `parts`-th batch of one measure, from number `part` on; `random` stands for `random.0` and so on.
+
+    `measure` with the same options then finds these batches done, and its rows are the same as if it had measured them
+    itself: the batches are cut alike, and an absolute form explains anew what it would otherwise take from its signed
+    form, which gives the same numbers. `begin_measuring` comes first.
+    """
+    run = Run(path)
+    settings = _settings(run, options)
+    if not run.measurement_settings or differing(run.measurement_settings, settings):
+        raise InputError(f"{path} is not measured with these settings: `begin_measuring` stores them, once, before.")
+    reporter = reporter or Silent()
+    with only_one(run.path, together=True):
+        classifier, test, masf = _loaded(str(path), settings["weights"], options.by, options.chunk)
+        classifier.room.tell = reporter.warn
+        walks = _walks(options, distinct(options.measures, classifier), test)
+        work = _Work(run, options, classifier, test, masf, walks)
+        for walk in walks:
+            if name in (walk[0], walk[0].split(".")[0]):
+                _measure_one(work, walk, Known(()), reporter, part, parts)
+
+
+@functools.lru_cache(maxsize=1)  # a process that measures several parts of a run loads its model and texts once
+def _loaded(path: str, _weights: str, by: str, chunk: int) -> tuple[Classifier, Encoded, MaSF | None]:
+    run = Run(path)
+    classifier, split = run.classifier(), run.data().test
+    test = in_units(encode(classifier, split, "test", Silent()), classifier, split, MeasureOptions(by=by, chunk=chunk))
+    return classifier, test, run.in_distribution_test()
+
+
+def in_units(encoded: Encoded, classifier: Classifier, split: datasets.Dataset, options: MeasureOptions) -> Encoded:
+    """Return a split, as it was encoded, with the units that are masked as a whole."""
+    contexts = split["context"] if "context" in split.column_names else None
+    return with_units(encoded, classifier, split["text"], contexts, by=options.by, chunk=options.chunk)
+
+
+def distinct(
+    chosen: Sequence[str | Explain | ImportanceMeasure] | None, classifier: Classifier
+) -> list[ImportanceMeasure]:
+    """Return the measures to compare: those named, or all that can explain the model but those `ON_REQUEST`.
+
+    `random` is not one of them: it is the baseline, and always there.
+    """
+    model_type = classifier.model.config.model_type
+    if chosen is None:
+        chosen = [name for name in measures_of(model_type) if name not in ON_REQUEST]
+    measures = [one for one in map(as_measure, chosen) if one.name != "random"]
+    unfit = next((one.name for one in measures if not one.explains(model_type)), None)
+    if unfit is not None:
+        raise InputError(f"{unfit} cannot explain a {model_type} model: leave it out.")
+    names = [one.name for one in measures]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"Two importance measures are named {twice!r}: give each a name of its own.")
+    if not measures:
+        raise InputError("There is nothing to compare with random masking: name an importance measure.")
+    return measures
+
+
+def _measure_one(work: _Work, walk: Walk, known: "Known", reporter: Reporter, part: int = 0, parts: int = 1) -> None:
+    """Measure one importance measure on the rows, leaving out the batches that are done, or of another part."""
+    name, one, seed, rows = walk
+    with reporter.bar(name, len(rows)) as advance:
+        for number, batch in enumerate(work.test.batches(TOKENS_AT_ONCE, rows)):
+            shard = shard_of(work.run, name, number)
+            if number % parts == part and not is_done(shard, reporter.warn):
+                shard.parent.mkdir(parents=True, exist_ok=True)
+                # another form of a measure under its name, as with fewer steps, neither gives nor takes
+                shared = _known_by_name(one)
+                watch = Stopwatch(one, known.pop(one.absolute_of, number) if shared else None)
+                table = _walk_table(work.classifier, batch, watch, seed, work.options.target, work.masf)
+                write_bytes(shard, parquet(table))
+                known.keep(one.name, number, watch.first if shared else None)
+            advance(len(batch))
+
+
+def shard_of(run: Run, name: str, number: int) -> Path:
+    """Return the file of a batch of a walk."""
+    return run.measurements / name / f"{number:05d}.parquet"
+
+
+def _walk_table(
+    classifier: Classifier, batch: Batch, watch: "Stopwatch", seed: int, target: str, masf: MaSF | None
+) -> pyarrow.Table:
+    """Return a row for each observation and step: prediction, the target's probability, p-values, seconds.
+
+    `held` is the sparsity of the first explanation: the share of all importance that the tokens masked by then hold,
+    each an even share of its unit's.
+    """
+    targets = batch.labels if target == "gold" else classifier.predict_with_features(batch)[0].argmax(dim=-1)
+    columns: dict[str, list[Tensor]] = {}
+    for step, masked in enumerate(masking_walk(classifier, batch, watch.measure, targets, seed=seed)):
+        logits, features = classifier.predict_with_features(masked)
+        found = {
+            "row": batch.rows,
+            "step": torch.full_like(batch.rows, step),
+            "predicted": logits.argmax(dim=-1),
+            "probability": logits.softmax(dim=-1).gather(1, targets[:, None])[:, 0],
+        }
+        if masf is not None:
+            own, outside = masf.walk_p_values(masked, features, step)
+            found |= {"p_own": own, "p_outside": outside}
+        for key, value in found.items():
+            columns.setdefault(key, []).append(value)
+    if watch.first is not None:
+        columns["held"] = list(held_by_the_most_important(even_shares(batch, watch.first[0]), batch.maskable).T)
+    table = {key: torch.cat(values).numpy() for key, values in columns.items()}
+    table["seconds"] = np.full(len(table["row"]), watch.seconds / len(table["row"]))
+    return pyarrow.table(table)
+
+
+class Known:
+    """What measures said of the texts of a batch as they are, and how long that took: absolute forms say the same.
+
+    It is kept of the measures that are `asked` for, and handed out once.
+    """
+
+    def __init__(self, asked: Iterable[str | None]) -> None:
+        self.asked = set(asked)
+        self.said: dict[tuple[str | None, int], tuple[Tensor, float]] = {}
+
+    def keep(self, name: str, batch: int, said: tuple[Tensor, float] | None) -> None:
+        """Keep what a measure said of a batch, if somebody will ask."""
+        if said is not None and name in self.asked:
+            self.said[name, batch] = said
+
+    def pop(self, name: str | None, batch: int) -> tuple[Tensor, float] | None:
+        """Return what a measure said of a batch, if it is known, and forget it."""
+        return self.said.pop((name, batch), None)
+
+
+class Stopwatch:
+    """A measure whose explanations are timed. Where its signed form has explained the whole texts, it does not again.
+
+    The time that took counts for both forms, as if each had been measured alone.
+    """
+
+    def __init__(self, one: ImportanceMeasure, signed: tuple[Tensor, float] | None) -> None:
+        self.measure = dataclasses.replace(one, explain=self.explain)
+        self.seconds = 0.0
+        self.first: tuple[Tensor, float] | None = None
+        self._explain, self._signed = one.explain, signed
+
+    def explain(self, classifier: Classifier, batch: Batch, targets: Tensor, seed: int) -> Tensor:
+        """Explain as the measure does, and note the time."""
+        if self.first is None and self._signed is not None:
+            importance, spent = self._signed[0].abs(), self._signed[1]
+        else:
+            started = time.perf_counter()
+            importance = self._explain(classifier, batch, targets, seed)
+            spent = time.perf_counter() - started
+        self.first = self.first or (importance, spent)
+        self.seconds += spent
+        return importance
+
+
+def _settings(run: Run, options: MeasureOptions) -> dict[str, Any]:
+    """Return what all measurements of a run have in common."""
+    settings = {"target": options.target, "rows": options.rows, "beam_rows": options.beam_rows, "seed": options.seed}
+    settings |= {"by": options.by, "chunk": options.chunk if options.by == CHUNKED else None}
+    settings |= {"checked": run.checked, "max_length": run.config.max_length}
+    settings["in_distribution"] = sum_of(run.in_distribution_folder) if run.checked else None
+    # earlier versions judged whole units at the step of the walk: their p-values do not mix with these
+    settings["judged_at"] = "the share that is masked" if run.checked and options.by != TOKEN else None
+    return settings | of_model(run, FORMAT)
+
+
+def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence[ImportanceMeasure]) -> None:
+    """Refuse to mix measurements of other settings or another model with those that are stored."""
+    settings, stored = _settings(run, options), run.measurement_settings
+    require_same(run.measurements, stored, settings)
+    # how it was asked in all calls together, for the report to repeat
+    before, named = stored.get("asked", {}), [one.name for one in measures]
+    functions = {name for name in before.get("functions", ()) if name not in named}
+    asked = {
+        "measures": list(dict.fromkeys((*before.get("measures", ()), *named))),
+        "functions": sorted(functions | {one.name for one in measures if not _known_by_name(one)}),
+        "random_runs": max(before.get("random_runs", 0), options.random_runs),
+        "without_check": options.without_check,
+    }
+    run.store_measurement_settings({**settings, "asked": asked})

@@ -1,0 +1,390 @@
+"""Report: everything that was measured on one run or several, as a page or as files."""
+
+import dataclasses
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib import metadata
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+
+from faithmeter.data.splits import DataSpec
+from faithmeter.data.units import CHUNK, CHUNKED, TOKEN
+from faithmeter.errors import InputError, nearest
+from faithmeter.explaining.explanation import explain_text
+from faithmeter.files import require_whole, write_bytes
+from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.progress import Reporter, Silent
+from faithmeter.reports import words
+from faithmeter.reports.content import Subject, sections, training_sections
+from faithmeter.reports.figures import as_bytes, measures
+from faithmeter.reports.formats import Table, as_csv, as_latex
+from faithmeter.reports.page import render_markdown, render_page
+from faithmeter.reports.parts import Example, Section
+from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
+from faithmeter.runs.repetitions import asked_of, but_the_seed, seed_of
+from faithmeter.runs.results import Rows, most_faithful
+from faithmeter.runs.run import MEASURE_AGAIN, Run, is_roar
+from faithmeter.studies.faithfulness_rows import pool
+from faithmeter.studies.judgement_rows import drift_points
+from faithmeter.studies.roar.experiment import RoarRun
+
+FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
+MEASURES_SHOWN = 4
+ATTACK_OPTIONS = ("rows", "kinds", "budget", "seed")
+AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget", "other")
+LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
+
+
+def report(
+    paths: Sequence[str | Path],
+    out: str | Path = "report",
+    *,
+    formats: Sequence[str] = ("html",),
+    examples: bool = True,
+    reporter: Reporter | None = None,
+) -> list[Path]:
+    """Write a report into the folder `out`, and return the files: on runs, on ROAR experiments, or on both.
+
+    Runs that differ in the seed are pooled. An experiment is shown beside the runs of the same task.
+    """
+    for name in formats:
+        if name not in FORMATS:
+            raise InputError(f"There is no format {name!r}.{nearest(name, FORMATS)} Choose from {', '.join(FORMATS)}.")
+    distinct = list({Path(path).resolve(): Path(path) for path in paths}.values())
+    experiments = [RoarRun(path) for path in distinct if is_roar(path)]
+    runs = [Run(path) for path in distinct if not is_roar(path)]
+    unready = next((run for run in runs if not run.results), None)
+    if unready is not None:
+        raise InputError(f"{unready.path} has no results yet: train it to its end first.")
+    undone = next((run for run in experiments if run.unfinished or not run.results), None)
+    if undone is not None:
+        raise InputError(
+            f"{undone.path} is not finished, {undone.unfinished} pieces of work are left: "
+            f"`faithmeter roar {undone.path}` goes on with it."
+        )
+    reporter = reporter or Silent()
+    groups = _repetitions(runs)
+    with reporter.bar("Explaining examples", len(groups)) as advance:
+        subjects = []
+        for title, same in groups.items():
+            subjects.append(_subject(title, same, examples))
+            advance(1)
+    content = sections(subjects)
+    for number, experiment in enumerate(experiments):
+        retrained = _retrained(experiment, [same[0] for same in groups.values()], [s.rows for s in subjects])
+        own = retrained_sections(retrained, f"retrained-{number + 1}-" if len(experiments) > 1 else "")
+        content += own if not subjects and len(experiments) == 1 else [Section(retrained.title, level=1), *own]
+    explained = dict(pair for subject in subjects for pair in words.terms(subject.rows))
+    content.append(Section("What the words mean", terms=[*explained.items(), *words.TERMS]))
+    title = f"Which explanation to believe: {' / '.join([*groups, *(one.config.subject for one in experiments)])}"
+    return write_report(Path(out), title, content, formats)
+
+
+def compared(paths: Sequence[str | Path]) -> list[Section]:
+    """Return what a report says of the ways in which runs were trained, where they are of the same model and data."""
+    groups = _repetitions([Run(path) for path in paths])
+    return training_sections([_subject(title, same, examples=False) for title, same in groups.items()])
+
+
+def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Return the runs by title: together where they differ in the seed alone, each in its own right otherwise."""
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        checked = run.measurement_settings.get("checked")
+        groups[repr((but_the_seed(run), asked_of(run), checked))].append(run)
+    titled: dict[str, list[Run]] = {}
+    for same in groups.values():
+        seeds = [seed_of(run) for run in same]
+        if len(set(seeds)) < len(seeds):
+            raise InputError(
+                f"{' and '.join(str(run.path) for run in same)} are the same training with the same seed, which would "
+                "look like two that agree. Name each once."
+            )
+        title = f"{same[0].config.subject}, {same[0].config.how}"
+        names = (title if number == 1 else f"{title} ({number})" for number in count(1))
+        titled[next(name for name in names if name not in titled)] = same
+    return titled
+
+
+def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
+    """Gather what is known of a model and task."""
+    first, masf = runs[0], runs[0].in_distribution_test()
+    rows = first.results if len(runs) == 1 else pool(runs)
+    config = first.config
+    return Subject(
+        title=title,
+        start=repr((config.model, config.data, config.fingerprint)),
+        how=title.removeprefix(f"{config.subject}, "),
+        metric=config.metric,
+        rows=rows,
+        histories=[run.history for run in runs],
+        trainings={seed_of(run): run.results for run in runs},
+        settings=_settings(runs),
+        commands=[line for run in runs for line in _commands(run)],
+        validation_rows=None if masf is None else masf.rows,
+        examples=_examples(first, rows) if examples else (),
+        about=_about(first),
+        points=drift_points(first),  # a map is of one model
+    )
+
+
+def _about(run: Run) -> list[str]:
+    """Return what is explained and what is masked, in sentences."""
+    settings = run.measurement_settings
+    target, by = settings.get("target"), settings.get("by", TOKEN)
+    explained = {
+        "gold": "Explained is the true class of each text.",
+        "predicted": "Explained is the class that the model predicts.",
+    }
+    said = [explained[target]] if target in explained else []
+    if by != TOKEN:
+        of = f" of at most {settings['chunk']} tokens" if by == CHUNKED else ""
+        said.append(f"Masked and explained are whole {by}s{of}.")
+    if run.config.data.resolved().context is not None:
+        said.append("The context of each text is shown to the model and never masked.")
+    return said
+
+
+def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = ()) -> Retrained:
+    """Gather what is known of a ROAR experiment; a run on the same data that understands masks stands beside it."""
+    config = run.config
+    data = config.fingerprint.split("-")[0]  # before those of its model and vectors
+    measured = (
+        (other.config.subject, found)
+        for other, found in zip(others, rows, strict=True)
+        if other.config.fingerprint == data and other.config.knows_masks and measures(found)
+    )
+    beside, masked = next(measured, (None, None))
+    environment = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
+    listed = {
+        **_data_settings(config.data),
+        **{name: value for name, value in vars(config).items() if name not in ("data", "training", "fingerprint")},
+        **{name: value for name, value in vars(config.training).items() if name != "seed"},
+        **environment["packages"],
+        "machine": f"{environment['platform']}, {environment['device']}, {environment['cores']} cores",
+    }
+    options = [
+        part
+        for name in ("measures", "protocols", "seeds")
+        for part in (f"--{name}", ",".join(map(str, getattr(config, name))))
+    ]
+    for name, value in vars(config.training).items():
+        if name in ("epochs", "learning_rate", "batch_size"):
+            options += [f"--{name.replace('_', '-')}", str(value)]
+    options += [
+        "--steps",
+        config.steps,
+        "--target",
+        config.target,
+        "--ig-steps",
+        str(config.ig_steps),
+        "--max-length",
+        str(config.max_length),
+    ]
+    options += ["--vectors", config.vectors] if config.vectors else []
+    return Retrained(
+        title=f"{config.subject}, retrained",
+        metric=config.metric,
+        steps=config.steps,
+        protocols=config.protocols,
+        rows=run.results,
+        settings=[(name.replace("_", " "), str(value)) for name, value in listed.items()],
+        commands=[_command("roar", str(run.path), *config.data.options, "--model", config.model, *options)],
+        masked=masked,
+        beside=beside,
+    )
+
+
+def roar_verdict(run: RoarRun) -> tuple[Table, list[str]]:
+    """Return what a ROAR experiment found: the areas, and what they say, in words."""
+    subject = _retrained(run)
+    return areas_table(subject), [*verdict(subject), *leaks(subject)]
+
+
+def _data_settings(data: DataSpec) -> dict[str, Any]:
+    """Return what was said of the data; a named task brings its columns and its metric."""
+    own = ("metric",) if data.task is None else ("metric", "text", "context", "label")
+    renamed = {"seed": "seed of the data"}
+    return {
+        renamed.get(name, name): value
+        for name, value in vars(data).items()
+        if value is not None and value is not False and name not in own
+    }
+
+
+def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    config = runs[0].config
+    environment = json.loads((runs[0].path / "environment.json").read_text(encoding="utf-8"))
+    training = {} if config.training is None else vars(config.training)
+    found: dict[str, Any] = {
+        "runs": ", ".join(str(run.path) for run in runs),
+        "model": config.model,
+        "classes": ", ".join(config.labels),
+        "seeds": ", ".join(str(seed_of(run)) for run in runs),
+        "metric": config.metric,
+        **_data_settings(config.data),
+        **{name: value for name, value in training.items() if name != "seed"},
+        "seconds of training": ", ".join(f"{sum(row['seconds'] for row in run.history):.0f}" for run in runs),
+        **environment["packages"],
+        "machine": f"{environment['platform']}, {environment['device']}, {environment['cores']} cores",
+    }
+    return [(name.replace("_", " "), str(value)) for name, value in found.items()]
+
+
+def _command(*parts: str) -> str:
+    return shlex.join(("faithmeter", *parts))
+
+
+def _commands(run: Run) -> list[str]:
+    """Return the commands that lead to the run."""
+    config, path = run.config, str(run.path)
+    data = config.data.options
+    check = [_command("check", path, *_check_options(run))] if run.checked else []
+    if config.reference is not None:
+        made = _command("transfer", config.reference, path, *data)
+        return [made, *check, *_measure_command(run), *_audit_commands(run), *_attack_command(run)]
+    if config.training is None:
+        extra = ["--run", path, "--max-length", str(config.max_length)]
+        extra += ["--masked-before"] if config.masked_before else []
+        made = _command("check", config.model, *data, *extra, *_check_options(run))
+        return [made, *_measure_command(run), *_audit_commands(run), *_attack_command(run)]
+    options = [
+        part
+        for name, value in vars(config.training).items()
+        if name not in {"betas", "mask_context", "curriculum", *config.training.idle} and value not in (None, ())
+        for part in (f"--{name.replace('_', '-')}", ",".join(value) if name == "robust" else str(value))
+    ]
+    flags = ["--mask-context"] if config.training.mask_context else []
+    flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")
+    flags += ["--max-length", str(config.max_length), *(["--vectors", config.vectors] if config.vectors else [])]
+    train = _command("train", path, *data, "--model", config.model, *options, *flags)
+    return [train, *check, *_measure_command(run), *_audit_commands(run), *_attack_command(run), *_select_commands(run)]
+
+
+def _check_options(run: Run) -> list[str]:
+    masf = run.in_distribution_test()
+    return [] if masf is None else ["--form", masf.form, "--rows", str(masf.rows)]
+
+
+def _measure_command(run: Run) -> list[str]:
+    """Return the command that measured the run; a function of the user's own has no name that a command knows."""
+    settings = run.measurement_settings
+    if not settings:
+        return []
+    asked = settings["asked"]
+    known = [name for name in asked["measures"] if name in IMPORTANCE_MEASURES]
+    units = ("by", "chunk") if settings["by"] != TOKEN else ()
+    names = ("target", "rows", "beam_rows", "seed", *units)
+    options = {name: settings[name] for name in names if settings[name] is not None}
+    parts = [
+        part
+        for name, value in {"measures": ",".join(known), **options, "random_runs": asked["random_runs"]}.items()
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    without = ["--without-check"] if asked["without_check"] else []
+    own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in IMPORTANCE_MEASURES]
+    return [_command("measure", str(run.path), *parts, *without), *own]
+
+
+def _audit_commands(run: Run) -> list[str]:
+    """Return the commands that let others judge the run, one a judge, for each may have been asked otherwise."""
+    commands = []
+    for judge, settings in run.judgement_settings.items():
+        folders = sorted(folder.name for folder in (run.judgements / judge).iterdir())
+        known = [name for name in IMPORTANCE_MEASURES if name in folders and name != "random"]
+        asked = {name: settings[name] for name in AUDIT_OPTIONS if settings.get(name) is not None}
+        parts = [part for name, value in asked.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+        commands.append(_command("audit", str(run.path), "--judges", judge, "--measures", ",".join(known), *parts))
+    return commands
+
+
+def _select_commands(run: Run) -> list[str]:
+    """Return the commands that trained second models on rationales, one a length."""
+    found: dict[str, list[set[str]]] = {}
+    for file in run.selections.glob("*/*/seed-*/answers.parquet"):
+        measure, cut, seed = file.parts[-4:-1]
+        kind, length = cut.split("-", 1)
+        for names, name in zip(found.setdefault(length, [set(), set(), set()]), (measure, kind, seed[5:]), strict=True):
+            names.add(name)
+    settings = run.selection_settings
+    return [
+        _command("select", str(run.path), "--measures", ",".join(sorted(measures)), "--rationales",
+                 ",".join(sorted(kinds)), "--length", length, "--seeds", ",".join(sorted(seeds)), "--rows",
+                 str(settings["rows"]), "--epochs", str(settings["epochs"]))
+        for length, (measures, kinds, seeds) in sorted(found.items())
+    ]  # fmt: skip
+
+
+def _attack_command(run: Run) -> list[str]:
+    """Return the command that attacked the run's texts."""
+    asked = {name: value for name, value in run.attack_settings.items() if name in ATTACK_OPTIONS}
+    parts = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
+    return [_command("attack", str(run.path), *parts)] if parts else []
+
+
+def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
+    """Explain the test texts whose explanation by the best measure is the most, middling and least faithful."""
+    best = most_faithful(rows, among=IMPORTANCE_MEASURES)
+    file = require_whole(run.observations, MEASURE_AGAIN)
+    settings = run.measurement_settings
+    if best is None or not file.exists() or not settings:  # who removed the measurements cannot show how they were made
+        return []
+    table = pyarrow.parquet.read_table(file, filters=[("measure", "=", best)])
+    order = table["row"].to_numpy()[np.argsort(-table["acu"].to_numpy(), kind="stable")].tolist()
+    places = {order[-1]: "Least faithful.", order[len(order) // 2]: "Middling.", order[0]: "Most faithful."}
+    test, classifier, labels = run.data().test, run.classifier(), run.config.labels
+    masf = run.in_distribution_test()
+    found = []
+    for row, reason in reversed(places.items()):
+        text, context, gold = test[row]["text"], test[row].get("context"), labels[test[row]["label"]]
+        short = classifier.encode([text], None if context is None else [context]).lengths[0] <= LONGEST_BEAM
+        chosen = [name for name in measures(rows) if name in IMPORTANCE_MEASURES and (name != "beam" or short)]
+        explanations = explain_text(
+            classifier,
+            text,
+            context,
+            measures=[IMPORTANCE_MEASURES[name] for name in chosen[:MEASURES_SHOWN]],
+            target=gold if settings["target"] == "gold" else "predicted",  # the class the measurement was about
+            masf=masf,
+            seed=settings["seed"],
+            row=row,
+            random_runs=settings["asked"]["random_runs"],
+            by=settings["by"],
+            chunk=settings["chunk"] or CHUNK,
+        )
+        # the areas that the text was picked by: another batch rounds otherwise, which may turn the order of two tokens
+        areas = pyarrow.parquet.read_table(file, filters=[("row", "=", row)]).to_pylist()
+        measured = {one["measure"]: one["acu"] for one in areas}
+        explanations = [dataclasses.replace(one, acu=measured.get(one.measure, one.acu)) for one in explanations]
+        if explanations:
+            found.append(Example(reason, gold, explanations))
+    return found
+
+
+def write_report(out: Path, title: str, content: Sequence[Section], formats: Sequence[str]) -> list[Path]:
+    """Write the files of each format."""
+    contents: dict[str, bytes] = {}
+    tables = [table for section in content for table in section.tables]
+    drawn = [figure for section in content for figure in section.figures]
+    for name in formats:
+        if name == "html":
+            contents["report.html"] = render_page(title, content, metadata.version("faithmeter")).encode()
+        elif name == "markdown":
+            contents["report.md"] = render_markdown(title, content).encode()
+            contents |= {f"{figure.name}.svg": as_bytes(figure.figure, "svg") for figure in drawn}
+        elif name == "latex":
+            contents |= {f"{table.name}.tex": as_latex(table).encode() for table in tables}
+        elif name == "csv":
+            contents |= {f"{table.name}.csv": as_csv(table).encode() for table in tables}
+        else:
+            contents |= {f"{figure.name}.{name}": as_bytes(figure.figure, name) for figure in drawn}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content_of_file in contents.items():
+        write_bytes(out / name, content_of_file)
+    return [out / name for name in contents]

@@ -1,0 +1,1 @@
+"""ROAR and Recursive ROAR: mask what is called important, retrain, measure again."""

@@ -1,0 +1,1 @@
+"""A whole benchmark from one file."""

@@ -1,0 +1,387 @@
+"""Train: masked fine-tuning of a model on a task, into a run directory."""
+
+import dataclasses
+import shlex
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+from accelerate import PartialState
+
+from faithmeter.attacks import attack_texts
+from faithmeter.data.batch import Encoded, Ints
+from faithmeter.data.splits import DataSpec, Splits, load_splits
+from faithmeter.data.tasks import Task
+from faithmeter.errors import InputError, require_finite
+from faithmeter.files import only_one
+from faithmeter.in_distribution import masked_at_random
+from faithmeter.masking import Purpose, random_stream
+from faithmeter.models.bilstm import BILSTM
+from faithmeter.models.classifier import Classifier, classes_of, load_classifier
+from faithmeter.models.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
+from faithmeter.performance import LEVEL, majority_p_value, majority_performance, performance, require_metric
+from faithmeter.progress import Reporter, Silent
+from faithmeter.runs.results import Result, Rows, find
+from faithmeter.runs.run import Run, RunConfig, refuse_existing
+from faithmeter.studies.faithfulness_rows import store_card
+from faithmeter.training import TrainingConfig, fine_tune
+from faithmeter.training.config import ADVERSARIAL, GUIDED
+from faithmeter.training.loop import Attack
+
+# batch size and epochs of BiLSTM-attention by task (ROAR Table 4). bAbI is given 100 epochs there and is learnt in 20.
+BILSTM_SETTINGS = {"snli": (128, 25), "babi": (50, 20), "other": (32, 8)}
+FLATTENS = (
+    "explanation-guided training flattens attention instead of leading it towards attributions (see "
+    "docs/robust-training.md): what comes of it is no test of the REGEX paper."
+)
+DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, and how many random choices of them
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What a user may say about training; None means the default for the model and task."""
+
+    strategy: str | None = None
+    validation: str | None = None
+    epochs: int | None = None
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    accumulate: int | None = None
+    weight_decay: float | None = None
+    warmup: float | None = None
+    clip: float | None = None
+    mask_context: bool | None = None
+    curriculum: bool | None = None
+    mixed_precision: str | None = None
+    tracker: str | None = None
+    robust: tuple[str, ...] | None = None
+    igr_weight: float | None = None
+    vat_weight: float | None = None
+    vat_radius: float | None = None
+    guided_weight: float | None = None
+    guided_share: float | None = None
+    adversarial_share: float | None = None
+    adversarial_budget: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        require_finite(vars(self))
+
+    def over(self, defaults: TrainingConfig) -> TrainingConfig:
+        """Return the defaults with what the user said in their place."""
+        said = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return dataclasses.replace(defaults, **said)
+
+
+def training_defaults(model: str, task: Task) -> TrainingConfig:
+    """Return the papers' settings, or those that a small transformer learns with from scratch."""
+    if model in SHAPES:
+        return TrainingConfig(epochs=3, learning_rate=1e-3, batch_size=32, clip=1.0, curriculum=True)
+    if model == BILSTM:
+        family = task.name.split("-")[0]
+        batch_size, epochs = BILSTM_SETTINGS.get(family, BILSTM_SETTINGS["other"])
+        return TrainingConfig(
+            epochs=epochs,
+            optimizer="amsgrad",
+            learning_rate=1e-3,
+            batch_size=batch_size,
+            weight_decay=1e-5,
+            betas=(0.9, 0.999),
+            warmup=0.0,
+        )
+    return TrainingConfig(epochs=task.epochs)
+
+
+def train(
+    path: str | Path,
+    data: DataSpec,
+    model: str,
+    options: TrainingOptions | None = None,
+    *,
+    max_length: int = 512,
+    vectors: str | None = None,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Masked fine-tuning of a model on a task, into a new run directory; then its performance, masked and not."""
+    reporter = _main_process_only(reporter)
+    path = Path(path)
+    if PartialState().is_main_process:
+        refuse_existing(path)
+    task = data.resolved()
+    require_metric(task.metric)
+    training = (options or TrainingOptions()).over(training_defaults(model, task))
+    splits, kept = with_classes_of(model, load_splits(data))
+    classifier = fresh_classifier(model, splits, seed=training.seed, max_length=max_length, vectors=vectors)
+    config = RunConfig(
+        data=absolute(data),
+        model=absolute_model(model),
+        training=training,
+        labels=splits.labels,
+        metric=task.metric,
+        fingerprint=splits.fingerprint,
+        max_length=max_length,
+        vectors=vectors and str(Path(vectors).resolve()),
+    )
+    for note in (*splits.notes, *kept, *classifier.notes):
+        reporter.note(note)
+    if GUIDED in training.robust:
+        reporter.warn(FLATTENS)
+    path.mkdir(parents=True, exist_ok=True)
+    with _alone(path):
+        if PartialState().is_main_process:
+            Run.create(path, config)
+        PartialState().wait_for_everyone()
+        return _train_and_test(Run(path), splits, classifier, reporter)
+
+
+def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
+    """Go on with a training that was interrupted, to the same weights as if it had not been."""
+    run, reporter = Run(path), _main_process_only(reporter)
+    with _alone(run.path):
+        if run.trained and run.results:
+            raise InputError(f"{path} is trained to its end already: there is nothing to resume.")
+        config, splits = run.config, run.data()
+        if config.training is None:  # it came trained, and only its results can be missing
+            test = encode(run.classifier(), splits.test, "test", reporter)
+            store_performance(run, np.array(splits.train["label"]), test, reporter)
+            return run
+        classifier = fresh_classifier(
+            config.model, splits, seed=config.training.seed, max_length=config.max_length, vectors=config.vectors
+        )
+        return _train_and_test(run, splits, classifier, reporter)
+
+
+def _alone(path: Path) -> AbstractContextManager[None]:
+    """Refuse to train where another process is at work; those that train together count as one."""
+    return only_one(path) if PartialState().is_main_process else nullcontext()
+
+
+def train_or_go_on(
+    path: str | Path,
+    data: DataSpec,
+    model: str,
+    options: TrainingOptions | None = None,
+    *,
+    max_length: int = 512,
+    vectors: str | None = None,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Return a run trained to its end: a new one, or one begun before; refuse one that was made with something else."""
+    options, path = options or TrainingOptions(), Path(path)
+    if not (path / "config.json").is_file():
+        return train(path, data, model, options, max_length=max_length, vectors=vectors, reporter=reporter)
+    run = Run(path)
+    taught, vectors = options.over(training_defaults(model, data.resolved())), vectors and str(Path(vectors).resolve())
+    found = run.config
+    asked = (absolute_model(model), absolute(data), taught, max_length, vectors)
+    if (found.model, found.data, found.training, found.max_length, found.vectors) != asked:
+        raise InputError(f"{path} is a run with another model, data or training. Name another place.")
+    return run if run.trained and run.results else resume(path, reporter=reporter)
+
+
+def _main_process_only(reporter: Reporter | None) -> Reporter:
+    """Return the reporter in the first of the processes that `accelerate launch` started, silence in the others."""
+    return reporter if reporter is not None and PartialState().is_main_process else Silent()
+
+
+def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
+    """Return the splits with the class numbers of a model that classifies already, and what to say about its head."""
+    classes = None if model in FROM_SCRATCH else classes_of(model)
+    if classes is None:
+        return splits, []
+    fitting = splits.in_order_of(classes)
+    if fitting is not None:
+        return fitting, [f"The model classifies already: its head and its classes ({', '.join(fitting.labels)}) stay."]
+    return splits, [
+        f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(splits.labels)}): "
+        "it learns a new head."
+    ]
+
+
+def fresh_classifier(
+    model: str, splits: Splits, *, seed: int, max_length: int, vectors: str | None = None
+) -> Classifier:
+    """Return the model as it is before it is trained on the splits; `seed` draws what it does not bring along."""
+    if vectors is not None and model != BILSTM:
+        raise InputError(f"Word vectors are for the model {BILSTM!r}, which has embeddings of words; {model} has not.")
+    if model not in FROM_SCRATCH:
+        return load_classifier(model, splits.labels, new_head=True, seed=seed, max_length=max_length)
+    pairs = "context" in splits.train.column_names
+    texts = [*splits.train["text"], *(splits.train["context"] if pairs else [])]
+    if model in SHAPES:
+        return small_classifier(texts, splits.labels, shape=model, seed=seed, max_length=max_length)
+    return bilstm_classifier(texts, splits.labels, pairs=pairs, vectors=vectors, seed=seed, max_length=max_length)
+
+
+def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: Reporter) -> Run:
+    config = run.config
+    assert config.training is not None
+    train_split, validation, test = (
+        encode(classifier, getattr(splits, part), part, reporter) for part in ("train", "validation", "test")
+    )
+    outcome = None
+    if not run.trained:
+        outcome = fine_tune(
+            classifier,
+            train_split,
+            validation,
+            config.training,
+            metric=config.metric,
+            checkpoints=run.checkpoints,
+            reporter=reporter,
+            attack=_attack_on(classifier, splits.train, config.training, reporter),
+        )
+        for warning in outcome.warnings:
+            reporter.warn(warning)
+        if PartialState().is_main_process:
+            run.finish_training(classifier, outcome.history)
+        PartialState().wait_for_everyone()
+    if not PartialState().is_main_process:
+        return run
+    store_performance(run, train_split.labels, test, reporter)
+    chance = by_chance(run.results)
+    # the best epoch was chosen on the validation texts, which flatters it there: the test texts have the last word
+    if chance is not None and (outcome is None or not outcome.warnings):
+        reporter.warn(f"{chance} Its explanations may explain nothing.")
+    return run
+
+
+def by_chance(rows: Rows) -> str | None:
+    """Return that a run's model is no better than the class majority on the test texts, or may not be, in words.
+
+    None where it surely is; of a run that an older version made, where its number is larger.
+    """
+    reached, majority = find(rows, "performance", ratio=0.0), find(rows, "majority")["value"]
+    p_value = find(rows, "majority_p_value")["value"] or 0.0
+    if reached["value"] > majority and p_value <= LEVEL:
+        return None
+    lucky = f", which may be chance (p = {p_value:.2f})" if reached["value"] > majority else ""
+    return (
+        f"The model's {reached['metric']} is {reached['value']:.3f} on {reached['n']} test texts{lucky}, and always "
+        f"answering the most frequent class gives {majority:.3f}."
+    )
+
+
+def _attack_on(
+    classifier: Classifier, split: datasets.Dataset, config: TrainingConfig, reporter: Reporter
+) -> Attack | None:
+    """Return what gives adversarial training its attacked rows; None where it is not asked for.
+
+    Words are ranked by their gradients, which is quicker, and misspelt, not replaced: the nearest neighbour of a word
+    is often its opposite, which would teach the wrong label. A text that the model gets wrong anyway stays as it is.
+    """
+    if ADVERSARIAL not in config.robust:
+        return None
+
+    def attack(rows: Ints, epoch: int) -> Encoded:
+        chosen = split.select(rows)
+        contexts = chosen["context"] if "context" in chosen.column_names else None
+        with reporter.bar("Attacking", len(rows)) as advance:
+            found = attack_texts(
+                classifier,
+                chosen["text"],
+                contexts,
+                chosen["label"],
+                kinds=("characters",),
+                budget=config.adversarial_budget,
+                order="gradient",
+                seed=int(random_stream(config.seed, Purpose.ATTACK, epoch).integers(2**31)),
+                rows=rows,
+                progress=advance,
+            )
+        return classifier.encode(found.texts, contexts, chosen["label"])
+
+    return attack
+
+
+def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Reporter) -> None:
+    """Test a run's model, masked and not, and store what it reaches beside the class majority."""
+    config = run.config
+    majority = majority_performance(config.metric, train_labels, test.labels)
+    # the model as later commands will load it, so that what is tested is what is stored
+    classifier = run.classifier()
+    classifier.room.tell = reporter.warn
+    results = masked_performance(classifier, test, train_labels, config.metric, config.seed, reporter)
+    results.append(Result("majority", majority, config.metric, "test", None, len(test)))
+    run.store_results(("performance", "majority", "majority_p_value"), results)
+    store_card(run)
+
+
+def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter: Reporter) -> Encoded:
+    """Tokenise a split, and say which rows are cut and which have nothing to mask, and later when memory runs out."""
+    contexts = split["context"] if "context" in split.column_names else None
+    encoded = dataclasses.replace(classifier.encode(split["text"], contexts, split["label"]), split=part)
+    classifier.room.tell = reporter.warn
+    say_what_is_odd(encoded, part, classifier, reporter)
+    return encoded
+
+
+def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporter: Reporter) -> None:
+    """Say which rows of a split are cut and which have nothing to mask."""
+    if encoded.truncated:
+        reporter.note(
+            f"{encoded.truncated} of {len(encoded)} {part} rows are longer than {classifier.max_length} tokens "
+            "and were cut there."
+        )
+    unmaskable = int((encoded.maskable_counts == 0).sum())  # an empty text, or one of special tokens only
+    if unmaskable:
+        reporter.note(f"{unmaskable} of {len(encoded)} {part} rows have no token that can be masked: kept as they are.")
+
+
+def masked_performance(
+    classifier: Classifier, test: Encoded, train_labels: Ints, metric: str, seed: int, reporter: Reporter
+) -> list[Result]:
+    """Return the performance with none, half and all of the maskable tokens masked at random.
+
+    Half of the tokens can be chosen in many ways, so that number is the mean of several draws. With none masked, there
+    is also the p-value of answers that do not depend on the text.
+    """
+    results = []
+    with reporter.bar("Testing", sum(DRAWS.values()) * len(test)) as advance:
+        for step, draws in DRAWS.items():
+            values = []
+            for draw in range(draws):
+                masked = masked_at_random(test, step, (seed, Purpose.EVALUATION_MASKS, draw))
+                predicted = classifier.predict(masked, progress=advance).argmax(dim=-1).cpu().numpy()
+                values.append(performance(metric, test.labels, predicted))
+                if step == 0:
+                    p_value = majority_p_value(metric, train_labels, test.labels, predicted)
+                    results.append(Result("majority_p_value", p_value, "p", "test", None, len(test)))
+            results.append(Result("performance", sum(values) / draws, metric, "test", step / 10, len(test)))
+    return results
+
+
+def command_to_train(path: str | Path, data: DataSpec, model: str | Path, max_length: int) -> str:
+    """Return the command that trains a model on data, by masked fine-tuning."""
+    said = (*data.options, "--model", str(model), "--max-length", str(max_length))
+    return shlex.join(("faithmeter", "train", str(path), *said))
+
+
+def command_to_train_on(run: Run) -> str | None:
+    """Return the command that goes on from a run's model, with its data, to one that understands masks.
+
+    None where that is no way out, because the texts are of another domain than the model's own.
+    """
+    config = run.config
+    if config.reference is not None:
+        return None
+    return command_to_train(f"{run.path}-masked", config.data, run.model_folder, config.max_length)
+
+
+def absolute_model(model: str) -> str:
+    """Return a model folder by its absolute path, any other name as it is."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
+
+
+def absolute(data: DataSpec) -> DataSpec:
+    """Return the same data by absolute paths, so that later commands find it from anywhere."""
+    paths: dict[str, Any] = {
+        name: str(Path(value).resolve())
+        for name in ("data", "validation_data", "test_data", "data_dir")
+        if (value := getattr(data, name)) is not None
+    }
+    return dataclasses.replace(data, **paths)

@@ -1,0 +1,318 @@
+"""The command line as a person uses it: what it prints, its exit codes, and that nothing is lost."""
+
+import dataclasses
+import errno
+import inspect
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import transformers
+from conftest import random_classifier, sentiment_rows
+
+from faithmeter import (
+    METRICS,
+    AuditOptions,
+    EngineOptions,
+    InputError,
+    Run,
+    SelectOptions,
+    TrainingConfig,
+    TrainingOptions,
+)
+from faithmeter.cli import main as cli
+from faithmeter.training.config import PRECISIONS
+from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
+
+QUICK = ("--epochs", "3", "--no-curriculum", "--batch-size", "16")
+
+
+def test_tasks_lists_every_task_for_people_and_machines(faithmeter):
+    code, printed = faithmeter("tasks")
+    assert code == 0
+    assert "sst2" in printed
+    code, printed = faithmeter("tasks", "--json")
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert {"name": "babi-1", "text / context": "context / question"}.items() <= {
+        k: v for row in rows if row["name"] == "babi-1" for k, v in row.items()
+    }.items()
+
+
+def test_the_help_names_every_choice(faithmeter):
+    _, printed = faithmeter("train", "--help")
+    words = set(printed.replace(",", " ").replace(".", " ").split())
+    assert {*METRICS, *STRATEGIES, *VALIDATIONS, *PRECISIONS} <= words
+
+
+def test_train_leaves_a_run_that_later_commands_and_transformers_can_use(faithmeter, write, tmp_path):
+    data = write("reviews.csv", sentiment_rows(200))
+    code, printed = faithmeter("train", tmp_path / "run", "--data", data, *QUICK)
+    assert code == 0, printed
+    for word in ("none", "50 %", "100 %", "class majority"):
+        assert word in printed
+    run = Run(tmp_path / "run")
+    assert {(row["kind"], row["masking_ratio"]) for row in run.results} == {
+        ("performance", 0.0), ("performance", 0.5), ("performance", 1.0), ("majority", None),
+        ("majority_p_value", None),
+    }  # fmt: skip
+    assert [row["epoch"] for row in run.history] == [1, 2, 3]
+    assert run.config.labels == ("negative", "positive")
+    assert run.data().labels == run.config.labels
+    assert json.loads((run.path / "environment.json").read_text())["packages"]["torch"]
+    assert not run.checkpoints.exists()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(run.model_folder)
+    assert model.config.id2label == {0: "negative", 1: "positive"}
+    assert (run.model_folder / "model.safetensors").exists()
+
+
+def test_a_pair_of_texts_and_a_model_folder(faithmeter, write, tmp_path):
+    random_classifier("roberta", classes=2).save(tmp_path / "model")
+    rows = [{"claim": row["text"], "about": "a film", "verdict": row["label"]} for row in sentiment_rows(60)]
+    columns = ("--text", "claim", "--context", "about", "--label", "verdict")
+    code, printed = faithmeter(
+        "train", tmp_path / "run", "--data", write("pairs.jsonl", rows), *columns, "--model", tmp_path / "model",
+        "--epochs", "1", "--metric", "macro-f1", "--mask-context",
+    )  # fmt: skip
+    assert code == 0, printed
+    assert "test macro-f1" in printed
+
+
+def test_the_same_command_gives_the_same_results(faithmeter, write, tmp_path):
+    data = write("reviews.csv", sentiment_rows(120))
+    for name in ("a", "b"):
+        assert faithmeter("train", tmp_path / name, "--data", data, *QUICK)[0] == 0
+    assert Run(tmp_path / "a").results == Run(tmp_path / "b").results
+    assert (tmp_path / "a/model/model.safetensors").read_bytes() == (
+        tmp_path / "b/model/model.safetensors"
+    ).read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--task", "sts2"), "Did you mean 'sst2'"),
+        (("--data", "nowhere.csv"), "There is no file nowhere.csv"),
+        ((), "either --task NAME"),
+        (("--task", "babi-1", "--strategy", "half"), "no strategy 'half'"),
+        (("--task", "babi-1", "--model", "minilmm"), "Did you mean 'minilm'"),
+        (("--task", "babi-1", "--metric", "x", "--data", "y"), "and not both"),
+        (("--task", "babi-1", "--mixed-precision", "fp17"), "no precision 'fp17'"),
+        (("--resume",), "is not a run"),
+        (("--data", "reviews.csv", "--context", "label"), "The column 'label' is used twice"),
+        (("--data", "reviews.csv", "--label", "text"), "The column 'text' is used twice"),
+        (("--data", "reviews.csv", "--context", "text"), "The column 'text' is used twice"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(faithmeter, write, tmp_path, monkeypatch, arguments, says):
+    write("reviews.csv", sentiment_rows(20))
+    monkeypatch.chdir(tmp_path)
+    code, printed = faithmeter("train", tmp_path / "run", *arguments)
+    assert code == 2
+    assert says in printed
+    assert printed.startswith("Error: ")
+    assert "Traceback" not in printed
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "option", [("--epochs", "many"), ("--seed", "-1"), ("--data-seed", "-1"), ("--train-rows", "0")]
+)
+def test_a_bad_option_value_exits_with_2_too(faithmeter, tmp_path, option):
+    assert faithmeter("train", tmp_path / "run", "--task", "babi-1", *option)[0] == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_number_of_every_command_is_refused_where_it_is_not_finite(faithmeter, tmp_path):
+    options = [
+        (command.callback.__name__.replace("_", "-"), option)
+        for command in cli.app.registered_commands
+        for option, parameter in inspect.signature(command.callback).parameters.items()
+        if "float" in str(parameter.annotation)
+    ]
+    assert {"train", "roar", "audit", "attack", "scale", "compare", "select", "explain", "bench-suite"} == {
+        name for name, _ in options
+    }
+    for (name, option), value in itertools.product(options, ("nan", "inf", "-inf")):
+        places = [tmp_path / "one", tmp_path / "two"][: 2 if name == "bench-suite" else 1]
+        code, printed = faithmeter(name, *places, f"--{option.replace('_', '-')}={value}")
+        assert code == 2
+        assert f"Error: The value {value} of {option.replace('_', ' ')} is no finite number" in printed
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [TrainingOptions, TrainingConfig, EngineOptions, AuditOptions, SelectOptions])
+def test_every_number_among_the_options_of_python_is_refused_where_it_is_not_finite(kind):
+    numbers = [field.name for field in dataclasses.fields(kind) if "float" in str(field.type)]
+    assert numbers
+    engine = {"engine": "ray"} if kind is EngineOptions else {}
+    for name, value in itertools.product(numbers, (math.nan, math.inf)):
+        with pytest.raises(InputError):
+            kind(**engine, **{name: (value, 0.9) if name == "betas" else value})
+
+
+def test_an_existing_directory_is_refused_and_left_alone(faithmeter, write, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/thesis.txt").write_text("years of work")
+    code, printed = faithmeter("train", tmp_path / "run", "--data", write("r.csv", sentiment_rows(40)))
+    assert code == 2
+    assert "exists already, and nothing is overwritten" in printed
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+
+
+def test_a_finished_run_cannot_be_resumed_nor_a_changed_one(faithmeter, write, tmp_path):
+    data = write("reviews.csv", sentiment_rows(80))
+    faithmeter("train", tmp_path / "run", "--data", data, *QUICK)
+    code, printed = faithmeter("train", tmp_path / "run", "--resume")
+    assert (code, "nothing to resume" in printed) == (2, True)
+    code, printed = faithmeter("train", tmp_path / "run", "--resume", "--epochs", "5")
+    assert (code, "leave the other options out" in printed) == (2, True)
+    (tmp_path / "run/results.jsonl").unlink()
+    write("reviews.csv", sentiment_rows(80, seed=9))
+    code, printed = faithmeter("train", tmp_path / "run", "--resume")
+    assert (code, "has changed since the run was made" in printed) == (2, True)
+
+
+def test_odd_rows_are_reported_and_kept(faithmeter, write, tmp_path):
+    rows = [*sentiment_rows(60), {"text": "", "label": "positive"}, {"text": "[SEP] [MASK]", "label": "negative"}]
+    rows += [{"text": "good " * 600, "label": "positive"}] * 2
+    code, printed = faithmeter("train", tmp_path / "run", "--data", write("odd.csv", rows), *QUICK)
+    assert code == 0, printed
+    assert "have an empty text: kept" in printed
+    assert "no token that can be masked: kept" in printed
+    assert "longer than 512 tokens and were cut there" in printed
+    assert sum(len(getattr(Run(tmp_path / "run").data(), part)) for part in ("train", "validation", "test")) == 64
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("I/O error: No space left on device (os error 28)"),
+    ],
+    ids=["python", "safetensors"],
+)
+def test_a_full_disk_is_one_sentence_and_the_training_can_go_on(faithmeter, write, tmp_path, monkeypatch, error):
+    data = write("reviews.csv", sentiment_rows(120))
+    import faithmeter.training.checkpoint as checkpoint
+
+    real, calls = checkpoint.write_bytes, []
+
+    def full(path: Path, content: bytes) -> None:
+        calls.append(path)
+        if len(calls) > 2:  # the second epoch's model
+            raise error
+        real(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_bytes", full)
+    code, printed = faithmeter("train", tmp_path / "run", "--data", data, *QUICK)
+    assert code == 2
+    assert "the disk is full" in printed
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["epoch-0001"]
+    monkeypatch.setattr(checkpoint, "write_bytes", real)
+    code, printed = faithmeter("train", tmp_path / "run", "--data", data, *QUICK)
+    assert (code, "go on with" in printed) == (2, True)
+    assert faithmeter("train", tmp_path / "run", "--resume")[0] == 0
+    assert faithmeter("train", tmp_path / "whole", "--data", data, *QUICK)[0] == 0
+    weights = [(tmp_path / name / "model/model.safetensors").read_bytes() for name in ("run", "whole")]
+    assert weights[0] == weights[1]
+
+
+def test_a_really_full_disk_leaves_the_old_file(tmp_path):
+    """On a file system of 64 KiB, where one can be mounted."""
+    from faithmeter.files import write_bytes
+
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("no small file system can be mounted here")
+    try:
+        write_bytes(small / "file", b"old")
+        with pytest.raises(OSError, match="No space left"):
+            write_bytes(small / "file", b"x" * 200_000)
+        assert (small / "file").read_bytes() == b"old"
+        assert [path.name for path in small.iterdir()] == ["file"]
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+# ------------------------------------------------------------------------------------------------ kill -9
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "faithmeter", *map(str, arguments)]
+
+
+def test_a_killed_training_resumes_to_the_same_weights(write, tmp_path):
+    data = write("reviews.csv", sentiment_rows(2000))
+    options = ("--data", data, "--epochs", "4", "--no-curriculum", "--batch-size", "8")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command("train", tmp_path / "killed", *options), env=environment, stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "killed/checkpoints/epoch-0002").exists():
+        assert process.poll() is None, "the training ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.3)  # into the next epoch
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed/model").exists()
+    for name, arguments in (("killed", ("--resume",)), ("whole", options)):
+        subprocess.run(command("train", tmp_path / name, *arguments), env=environment, check=True, capture_output=True)
+    weights = [(tmp_path / name / "model/model.safetensors").read_bytes() for name in ("killed", "whole")]
+    assert weights[0] == weights[1]
+    assert Run(tmp_path / "killed").results == Run(tmp_path / "whole").results
+    assert not (tmp_path / "killed/checkpoints").exists()
+
+
+def test_two_processes_train_the_same_model_as_one(write, tmp_path):
+    data = write("reviews.csv", sentiment_rows(203))  # odd, so that shares are uneven
+    options = ("--data", data, "--epochs", "2", "--no-curriculum", "--batch-size", "7", "--strategy", "masked")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    launch += ["-m", "faithmeter", "train", str(tmp_path / "two"), *map(str, options)]
+    done = subprocess.run(launch, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("Epoch 1/2") == 1  # only the first process speaks
+    subprocess.run(command("train", tmp_path / "one", *options), env=environment, check=True, capture_output=True)
+    losses = [[row["train_loss"] for row in Run(tmp_path / name).history] for name in ("one", "two")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+def test_an_interrupted_command_says_how_to_go_on(faithmeter, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("faithmeter.jobs.measure", interrupted)
+    code, printed = faithmeter("measure", "runs/any")
+    assert code == 130
+    assert "interrupted. What is finished is kept" in printed
+
+
+def test_an_unknown_option_ends_with_code_2_and_the_help_with_0(faithmeter):
+    code, printed = faithmeter("measure", "runs/any", "--colour")
+    assert (code, "No such option" in printed) == (2, True)
+    assert faithmeter("measure", "--help")[0] == 0
+    assert faithmeter("--version")[0] == 0

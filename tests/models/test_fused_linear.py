@@ -1,0 +1,98 @@
+import pytest
+import torch
+from conftest import ARCHITECTURES, random_classifier
+from importance.reference import example_batch, strong_classifier
+from torch import nn
+from torch.nn.functional import linear
+
+from faithmeter.models.fast import fused_linear
+from faithmeter.models.fast.fused_linear import _available, fused_linears
+from faithmeter.models.temporary import evaluating, explaining
+
+needs_onednn = pytest.mark.skipif(not _available(), reason="this build of torch has no oneDNN")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("worth", [0, 10**6])
+def test_fused_layers_say_the_same_and_leave_no_trace(architecture, worth, monkeypatch):
+    monkeypatch.setattr(fused_linear, "WORTH", worth)
+    classifier = strong_classifier(architecture)
+    batch = example_batch(classifier, pairs=True, masked=True)
+    with evaluating(classifier.model), torch.inference_mode():
+        expected = classifier.logits(batch)
+        with fused_linears(classifier.model):
+            torch.testing.assert_close(classifier.logits(batch), expected, atol=1e-5, rtol=1e-5)
+        assert torch.equal(classifier.logits(batch), expected)
+    assert not any("forward" in vars(module) for module in classifier.model.modules())
+
+
+@needs_onednn
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_gradients_through_laid_out_weights_are_the_same_once_and_twice(architecture, monkeypatch):
+    classifier = strong_classifier(architecture)
+    batch = example_batch(classifier, pairs=True, masked=True)
+    direction = torch.randn(classifier.embed(batch).shape, generator=torch.manual_seed(0))
+    monkeypatch.setattr(fused_linear, "WORTH", 0)  # or so few tokens would leave the weights as they are
+    monkeypatch.setattr(fused_linear, "LARGE", 0)  # or so would weights as small as these
+
+    def gradients():
+        point = classifier.embed(batch).requires_grad_()
+        logits, gradient = classifier.logits_and_gradients(batch, point, batch.labels)
+        (second,) = torch.autograd.grad((gradient * direction).sum(), point)
+        return logits.detach(), gradient.detach(), second
+
+    with explaining(classifier.model):
+        expected = gradients()
+        with fused_linears(classifier.model):
+            found = gradients()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@needs_onednn
+def test_weights_are_laid_out_once_they_are_worth_it_and_never_where_they_learn(monkeypatch):
+    layer = nn.Linear(8, 4)
+    model = nn.Sequential(layer)
+    few, many = torch.randn(1, fused_linear.WORTH - 1, 8), torch.randn(3, fused_linear.WORTH, 8)
+    with fused_linears(model):
+        model(many).sum().backward()
+        assert layer.weight.grad is not None
+        assert layer.forward.there is None  # its weights ask for a gradient
+        layer.requires_grad_(False)
+        model(few)
+        assert layer.forward.there is None
+        model(few)
+        assert layer.forward.there is not None
+        assert layer.forward.back is None  # nothing has asked for a gradient
+        assert "_Product" not in model(many.requires_grad_()).grad_fn.name()  # too small to be worth it
+        monkeypatch.setattr(fused_linear, "LARGE", 0)
+        found = model(many)
+    torch.testing.assert_close(found, model(many))
+    assert "_Product" in found.grad_fn.name()
+
+
+@needs_onednn
+def test_weights_that_change_between_two_uses_are_laid_out_anew():
+    layer = nn.Linear(8, 4)
+    states = torch.randn(1, fused_linear.WORTH, 8)
+    for _ in range(2):
+        with fused_linears(layer), torch.inference_mode():
+            found = layer(states)
+        torch.testing.assert_close(found, linear(states, layer.weight, layer.bias), atol=1e-6, rtol=1e-5)
+        layer.weight.data.mul_(2)  # which torch keeps no count of
+
+
+@needs_onednn
+def test_layers_are_fused_only_where_nobody_listens():
+    model = random_classifier("bert").model.eval()
+    layer = model.bert.encoder.layer[0]
+    heard = []
+    layer.intermediate.dense.register_forward_hook(lambda *_: heard.append(1))
+    states = torch.randn(2, 3, 32)
+    with fused_linears(model):
+        assert "forward" in vars(layer.output.dense)
+        assert "forward" not in vars(layer.intermediate)  # its linear layer is listened to
+        layer.intermediate(states)
+        assert heard
+        found = layer.output.dense(torch.randn(2, 3, 64).requires_grad_())
+        assert found.requires_grad
