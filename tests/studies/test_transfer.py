@@ -28,7 +28,7 @@ from faithmeter import (
 from faithmeter.files import write_bytes
 from faithmeter.progress import Silent
 from faithmeter.reports.transfer import transfer_sections
-from faithmeter.reports.words import verdict
+from faithmeter.reports.words import CHECKED_TEXTS, verdict
 from faithmeter.runs.results import find, rows_of
 from faithmeter.studies.audit import AuditOptions
 from faithmeter.studies.check import in_words
@@ -191,7 +191,10 @@ def test_texts_of_the_same_domain_are_not_strange(trained, tmp_path):
     assert any("It asks whether the texts of this other domain" in line for line in heard.said)
     assert any("--rows 7 is left aside" in line for line in heard.said)
     assert verdicts
-    assert any("not strange to the model" in line for line in transfer_sections(run.results)[0].words)
+    (section,) = transfer_sections(run.results)
+    assert section.words[-1].startswith("Unmasked they were not found to be out-of-distribution. So few texts give no")
+    enough = [{**row, "value": 100} if row["kind"] in CHECKED_TEXTS else row for row in run.results]
+    assert "not strange to the model" in transfer_sections(enough)[0].words[-1]
 
 
 def test_the_advice_where_masking_fails_is_not_to_train_on_the_other_domain(made):

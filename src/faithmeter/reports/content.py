@@ -141,14 +141,21 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
 
 
 def _measured(subject: Subject, prefix: str) -> list[Section]:
+    rows, best = subject.rows, words.recommended(subject.rows)
+    shown = [_examples(subject)] if subject.examples else []
+    return [
+        _ranking(subject, prefix, best),
+        _falling(subject, prefix),
+        *shown,
+        _price(rows, prefix, best),
+        _short(rows, prefix),
+    ]
+
+
+def _ranking(subject: Subject, prefix: str, best: str | None) -> Section:
     rows = subject.rows
     over = find(rows, "acu", figures.measures(rows)[0])["over"]
-    spread = find(rows, "random_spread", "random")
-    wander = ""
-    if spread["value"] is not None:  # one random run alone has no spread
-        wander = f" One random run wanders about that mean by {spread['value']:.3f} in ACU (standard deviation)."
-    best = words.recommended(rows)
-    ranking = Section(
+    return Section(
         "What was measured" if best is None else "Which measure is faithful",
         [
             *subject.about,
@@ -165,7 +172,15 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
             )
         ],
     )
-    falling = Section(
+
+
+def _falling(subject: Subject, prefix: str) -> Section:
+    rows = subject.rows
+    spread = find(rows, "random_spread", "random")
+    wander = ""
+    if spread["value"] is not None:  # one random run alone has no spread
+        wander = f" One random run wanders about that mean by {spread['value']:.3f} in ACU (standard deviation)."
+    return Section(
         "How performance falls",
         [
             "At each step the most important tokens that are left are masked, and the rest is explained anew. The "
@@ -177,15 +192,21 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
                   "95 % intervals.", lambda: figures.curves(rows, subject.metric)),
         ],
     )  # fmt: skip
+
+
+def _price(rows: Rows, prefix: str, best: str | None) -> Section:
     # what does not beat random masking is not worth any price
     proven = {name for name in figures.measures(rows) if best is not None and words.beats_random(rows, name)}
     front = figures.cheapest_best([row for row in rows if row["measure"] in proven])
-    price = Section(
+    return Section(
         "What it costs",
         [f"On the grey line lie the measures that no cheaper one beats: {words.names(front)}."] if front else [],
         figures=[drawn(prefix, "cost", "Faithfulness against computing time.", lambda: figures.cost(rows, front))],
     )
-    short = Section(
+
+
+def _short(rows: Rows, prefix: str) -> Section:
+    return Section(
         "How short the explanations are",
         [
             "The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all alike. "
@@ -195,22 +216,22 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
             drawn(prefix, "sparsity", "Share of all importance in the top tokens.", lambda: figures.sparsity(rows))
         ],
     )
-    shown = [
-        Section(
-            "Examples",
-            [
-                "Orange speaks for the class, blue against it; fuller means more important. Each explanation has its "
-                "own area: how much faster the probability of the class falls than under random masking, and its own "
-                "p-value of being in-distribution. The small curves draw it: the probability from 0 to 1 against the "
-                "share of masked tokens from 0 to 100 %, orange for the measure, grey for random masking.",
-                f"The texts are those whose explanation by {most_faithful(rows, IMPORTANCE_MEASURES)} has the largest, "
-                "a middling and the smallest area; the measures are the first of the table (beam search on short texts "
-                "only).",
-            ],
-            examples=subject.examples,
-        )
-    ]
-    return [ranking, falling, *(shown if subject.examples else []), price, short]
+
+
+def _examples(subject: Subject) -> Section:
+    return Section(
+        "Examples",
+        [
+            "Orange speaks for the class, blue against it; fuller means more important. Each explanation has its "
+            "own area: how much faster the probability of the class falls than under random masking, and its own "
+            "p-value of being in-distribution. The small curves draw it: the probability from 0 to 1 against the "
+            "share of masked tokens from 0 to 100 %, orange for the measure, grey for random masking.",
+            f"The texts are those whose explanation by {most_faithful(subject.rows, IMPORTANCE_MEASURES)} has the "
+            "largest, a middling and the smallest area; the measures are the first of the table (beam search on "
+            "short texts only).",
+        ],
+        examples=subject.examples,
+    )
 
 
 def counted(rows: Rows) -> str:

@@ -1,11 +1,12 @@
 """Adopt: a model that came trained becomes a run, so that it can be checked and measured like any other."""
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from faithmeter.data.splits import DataSpec, load_splits
+from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder
 from faithmeter.models.classifier import classes_of, head_of, load_classifier
@@ -36,7 +37,6 @@ def adopt(
     home = None if reference is None else str(reference.path.resolve())
     reporter, path, model, data = reporter or Silent(), Path(path), absolute_model(model), absolute(data)
     if (path / "config.json").is_file():
-        found = Run(path).config
         asked = {
             "model": model,
             "data": data,
@@ -45,15 +45,7 @@ def adopt(
             "training": None,
             "reference": home,
         }
-        differing = [name.replace("_", " ") for name, value in asked.items() if getattr(found, name) != value]
-        if reference is not None and not differing and Run(path).weights != reference.weights:
-            differing = ["weights, for its model was trained anew"]
-        if not differing:
-            return Run(path)
-        raise InputError(
-            f"{path} is a run with another {' and '.join(differing)}. Ask as it was made, or name another place"
-            f"{' with --run' if reference is None else ''}."
-        )
+        return _made_before(path, asked, reference)
     refuse_existing(path)
     task = data.resolved()
     require_metric(task.metric)
@@ -64,13 +56,7 @@ def adopt(
             f"{model} has {head}, so it has nothing to explain. Train it first: "
             f"`{command_to_train(path, data, model, max_length)}`."
         )
-    loaded = load_splits(data)
-    splits = loaded.in_order_of(classes)
-    if splits is None:
-        raise InputError(
-            f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(loaded.labels)}). "
-            "Rename the labels of the data, or number them from 0 in the model's order."
-        )
+    splits = _with_classes(load_splits(data), classes)
     classifier = load_classifier(model, splits.labels, max_length=max_length)
     config = RunConfig(
         data=data,
@@ -98,3 +84,28 @@ def adopt(
     if chance is not None:
         reporter.warn(f"{chance} Is the order of its classes right ({', '.join(splits.labels)}), and is this its data?")
     return Run(path)
+
+
+def _made_before(path: Path, asked: Mapping[str, object], reference: Run | None) -> Run:
+    """Return the run that is there, if it was made of what is asked for now; refuse it if not."""
+    run = Run(path)
+    differing = [name.replace("_", " ") for name, value in asked.items() if getattr(run.config, name) != value]
+    if reference is not None and not differing and run.weights != reference.weights:
+        differing = ["weights, for its model was trained anew"]
+    if differing:
+        raise InputError(
+            f"{path} is a run with another {' and '.join(differing)}. Ask as it was made, or name another place"
+            f"{' with --run' if reference is None else ''}."
+        )
+    return run
+
+
+def _with_classes(loaded: Splits, classes: Sequence[str]) -> Splits:
+    """Return the data with the model's classes; refuse data that has others."""
+    splits = loaded.in_order_of(classes)
+    if splits is None:
+        raise InputError(
+            f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(loaded.labels)}). "
+            "Rename the labels of the data, or number them from 0 in the model's order."
+        )
+    return splits

@@ -20,6 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from faithmeter.data.units import CHUNK, TOKEN
 from faithmeter.errors import InputError
 from faithmeter.explaining.explanation import Explanation, explain_text
 from faithmeter.explaining.heat_map import visible
@@ -47,82 +48,100 @@ _TEMPLATES = jinja2.Environment(
 )
 
 
-def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
-    """Return the application for a run; `hosts` are the names under which it may be asked."""
-    classifier, config, test = run.classifier(), run.config, run.data().test
-    for parameter in classifier.model.parameters():
-        parameter.requires_grad_(False)  # shared by all threads, so nobody may switch it on and off
-    masf = run.in_distribution_test()
-    best, rows = run.measure_to_use, run.results
-    doubt = words.doubt(rows)
-    pairs, desk = config.data.resolved().context is not None, Desk()
+class Explorer:
+    """What the page asks of a run: itself, a test text, an explanation, and how far one is.
 
-    async def page(_: Request) -> Response:
+    Texts are explained as the run was measured: by its most faithful measure, and by the units that were masked.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.classifier, self.config, self.test = run.classifier(), run.config, run.data().test
+        for parameter in self.classifier.model.parameters():
+            parameter.requires_grad_(False)  # shared by all threads, so nobody may switch it on and off
+        self.masf, self.best, self.rows = run.in_distribution_test(), run.measure_to_use, run.results
+        self.doubt, self.pairs = words.doubt(self.rows), self.config.data.resolved().context is not None
+        measured = run.measurement_settings
+        self.by, self.chunk = measured.get("by", TOKEN), measured.get("chunk") or CHUNK
+        self.desk = Desk()
+
+    async def page(self, _: Request) -> Response:
+        """Return the page."""
         html = _TEMPLATES.get_template("page.html").render(
-            model=config.subject,
-            measures=measures_of(classifier.model.config.model_type),
-            best=best,
-            labels=config.labels,
-            pairs=pairs,
-            rows=len(test),
-            checked=masf is not None,
-            doubt=doubt,
+            model=self.config.subject,
+            measures=measures_of(self.classifier.model.config.model_type),
+            best=self.best,
+            labels=self.config.labels,
+            pairs=self.pairs,
+            rows=len(self.test),
+            checked=self.masf is not None,
+            doubt=self.doubt,
         )
         return HTMLResponse(html)
 
-    async def row(request: Request) -> Response:
+    async def row(self, request: Request) -> Response:
+        """Return a test text."""
         number = request.path_params["number"]
-        if number >= len(test):
-            raise InputError(f"There are {len(test)} test texts, numbered from 0.")
-        found = test[number]
+        if number >= len(self.test):
+            raise InputError(f"There are {len(self.test)} test texts, numbered from 0.")
+        found = self.test[number]
         return JSONResponse(
-            {"text": found["text"], "context": found.get("context"), "label": config.labels[found["label"]]}
+            {"text": found["text"], "context": found.get("context"), "label": self.config.labels[found["label"]]}
         )
 
-    async def ask(request: Request) -> Response:
+    async def ask(self, request: Request) -> Response:
+        """Begin to explain a text."""
         question = await _question(request)
-        text, context = str(question.get("text", "")), question.get("context") if pairs else None
+        text, context = str(question.get("text", "")), question.get("context") if self.pairs else None
         if not text.strip():
             raise InputError("There is no text to explain.")
-        if pairs and not str(context or "").strip():
+        if self.pairs and not str(context or "").strip():
             raise InputError("This model takes pairs: give the context too.")
         target = str(question.get("target") or "predicted")
-        if target != "predicted" and target not in config.labels:
+        if target != "predicted" and target not in self.config.labels:
             raise InputError(f"There is no class {target!r}.")
-        chosen = [as_measure(str(name)) for name in question.get("measures") or [best]][:2]
+        chosen = [as_measure(str(name)) for name in question.get("measures") or [self.best]][:2]
 
         def work() -> list[dict[str, Any]]:
             found = explain_text(
-                twin(classifier),
+                twin(self.classifier),
                 text,
                 None if context is None else str(context),
                 measures=chosen,
                 target=target,
-                masf=masf,
+                masf=self.masf,
+                by=self.by,
+                chunk=self.chunk,
             )
             # what the page says at its top already is not said again
-            return [shown(one if doubt else replace(one, doubt=words.doubt(rows, one.measure))) for one in found]
+            doubts = {one.name: None if self.doubt else words.doubt(self.rows, one.name) for one in chosen}
+            return [shown(replace(one, doubt=doubts[one.measure])) for one in found]
 
-        return JSONResponse({"job": desk.submit(work).number}, status_code=202)
+        return JSONResponse({"job": self.desk.submit(work).number}, status_code=202)
 
-    async def job(request: Request) -> Response:
+    async def job(self, request: Request) -> Response:
+        """Return how far an explanation is, or what came of it."""
         number = request.path_params["number"]
         if request.method == "DELETE":
-            desk.cancel(number)
-        found = desk.find(number)
+            self.desk.cancel(number)
+        found = self.desk.find(number)
         if found is None:
             return JSONResponse({"error": "There is no such explanation any more: ask again."}, status_code=404)
         content = {"state": found.state, "passes": found.passes, "error": found.problem, "answer": found.answer}
         return await run_in_threadpool(JSONResponse, content)
 
+
+def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
+    """Return the application for a run; `hosts` are the names under which it may be asked."""
+    explorer = Explorer(run)
+
     async def refuse(_: Request, error: Exception) -> Response:
         return JSONResponse({"error": str(error)}, status_code=400)
 
     routes = [
-        Route("/", page),
-        Route("/rows/{number:int}", row),
-        Route("/explanations", ask, methods=["POST"]),
-        Route("/explanations/{number}", job, methods=["GET", "DELETE"]),
+        Route("/", explorer.page),
+        Route("/rows/{number:int}", explorer.row),
+        Route("/explanations", explorer.ask, methods=["POST"]),
+        Route("/explanations/{number}", explorer.job, methods=["GET", "DELETE"]),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
     handlers = {InputError: refuse, ClientDisconnect: refuse}  # who left reads nothing, and it is no failure
