@@ -18,9 +18,16 @@ BLOCKS = ("head", "layer 2", "layer 1", "embeddings")
 
 def row(kind, measure, value, detail=None):
     return Result(
-        f"audit_{kind}", value, "share", "test", None, 50, measure, value - 0.05, value + 0.05, "observations",
+        kind=f"audit_{kind}",
+        value=value,
+        metric="share",
+        n=50,
+        measure=measure,
+        low=value - 0.05,
+        high=value + 0.05,
+        over="observations",
         detail=detail,
-    )  # fmt: skip
+    )
 
 
 def agreement(first, second, value, low, high):
@@ -28,7 +35,7 @@ def agreement(first, second, value, low, high):
 
 
 def rows(outside=0.02):
-    found = [Result("audit_known-token_accuracy", 0.996, "accuracy", "test", None, 100)]
+    found = [Result(kind="audit_known-token_accuracy", value=0.996, metric="accuracy", n=100)]
     for place, name in enumerate(MEASURES):
         worth = 0.8 - 0.2 * place
         for kind in ("comprehensiveness", "sufficiency", "norm_comprehensiveness", "norm_sufficiency"):
@@ -131,7 +138,10 @@ def test_attacked_texts_stand_beside_clean_ones_and_alone_where_those_were_not_j
 
 
 def test_sparsity_is_shown_once():
-    measured = [*rows(), Result("sparsity", 0.5, "share", "test", 0.5, 50, "grad-l2").as_row()]
+    measured = [
+        *rows(),
+        Result(kind="sparsity", value=0.5, metric="share", masking_ratio=0.5, n=50, measure="grad-l2").as_row(),
+    ]
     assert "How short the explanations are" not in [one.title for one in audit_sections(measured)]
 
 
@@ -198,7 +208,10 @@ def test_drift_is_drawn_from_0_for_every_measure_beside_the_share_out_of_distrib
 
 
 def test_the_p_values_of_the_check_stand_beside_random_masking():
-    checked = [Result("check_p_value", 0.5, "p", "test", step / 10, 50).as_row() for step in range(11)]
+    checked = [
+        Result(kind="check_p_value", value=0.5, metric="p", masking_ratio=step / 10, n=50).as_row()
+        for step in range(11)
+    ]
     table = section("Where masked texts go", [*rows(), *checked]).tables[1]
     assert [line[0] for line in table.rows] == [f"{share} %" for share in range(0, 101, 10)]
     assert table.rows[0][1] == "0.00"

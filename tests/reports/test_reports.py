@@ -519,22 +519,61 @@ def retrained_rows(protocols=("recursive", "roar"), seeds=3, rise=None):
         for name, fall in (("random", 1.0), ("attention", 2.0), ("grad-l2", 1.0)):
             for step in range(11):
                 value = max(0.2, 1 - fall * step / 10)
-                rows.append(Result(f"{kind}_performance", value, "accuracy", "test", step / 10, seeds, name))
+                rows.append(
+                    Result(
+                        kind=f"{kind}_performance",
+                        value=value,
+                        metric="accuracy",
+                        masking_ratio=step / 10,
+                        n=seeds,
+                        measure=name,
+                    )
+                )
         for name, value in (("attention", 0.4), ("grad-l2", 0.0)):
             low, high = (None, None) if seeds == 1 else (value + interval[0], value + interval[1])
             for what in ("acu", "racu"):
-                rows.append(Result(f"{kind}_{what}", value, "accuracy", "test", None, seeds, name, low, high, "seeds"))
+                rows.append(
+                    Result(
+                        kind=f"{kind}_{what}",
+                        value=value,
+                        metric="accuracy",
+                        n=seeds,
+                        measure=name,
+                        low=low,
+                        high=high,
+                        over="seeds",
+                    )
+                )
             if seeds > 1:
-                rows.append(Result(f"{kind}_p_value", 0.5 if value == 0 else 0.001, "p", "test", None, seeds, name))
+                rows.append(
+                    Result(
+                        kind=f"{kind}_p_value", value=0.5 if value == 0 else 0.001, metric="p", n=seeds, measure=name
+                    )
+                )
         if rise:
-            rows.append(Result(f"{kind}_rise", rise, "accuracy", "test", None, seeds, "grad-l2"))
+            rows.append(Result(kind=f"{kind}_rise", value=rise, metric="accuracy", n=seeds, measure="grad-l2"))
     for name in ("attention", "grad-l2"):
         for step in range(11):
-            rows.append(Result("roar_sparsity", step / 10, "accuracy", "test", step / 10, seeds, name))
-            rows.append(Result("roar_sparsity_tokens", step / 10, "accuracy", "test", None, seeds, name, tokens=step))
+            rows.append(
+                Result(
+                    kind="roar_sparsity",
+                    value=step / 10,
+                    metric="accuracy",
+                    masking_ratio=step / 10,
+                    n=seeds,
+                    measure=name,
+                )
+            )
+            rows.append(
+                Result(
+                    kind="roar_sparsity_tokens", value=step / 10, metric="accuracy", n=seeds, measure=name, tokens=step
+                )
+            )
     for name, count in (("attention", 17), ("grad-l2", 17), ("random", 9)):
         for what, value in (("trainings", count), ("seconds_training", 170.0), ("seconds_explaining", 3.0)):
-            rows.append(Result(f"roar_{what}", value, "seconds", "train", None, count, name))
+            rows.append(
+                Result(kind=f"roar_{what}", value=value, metric="seconds", split="train", n=count, measure=name)
+            )
     return [row.as_row() for row in rows]
 
 

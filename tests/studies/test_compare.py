@@ -76,14 +76,24 @@ def test_what_cannot_be_compared_is_refused_before_any_training(data, tmp_path):
 
 def rows_of_a_training(p_value, racu, flip, outside, accuracy=0.9, chance=0.7):
     results = [
-        Result("performance", accuracy, "accuracy", "test", 0.0, 100),
-        Result("performance", 0.7, "accuracy", "test", 0.5, 100),
-        Result("check_p_value", p_value, "p", "test", 0.5, 100),
-        Result("acu", racu / 2, "accuracy", "test", None, 100, "loo-signed", racu / 2 - 0.1, racu / 2 + 0.1),
-        Result("racu", racu, "accuracy", "test", None, 100, "loo-signed", racu - 0.1, racu + 0.1),
-        Result("audit_fidelity_masked_until_flip", flip, "share", "test", None, 100, "loo-signed"),
-        Result("audit_fidelity_masked_until_flip", chance, "share", "test", None, 100, "random"),
-        Result("audit_fidelity_flip_outside", outside, "share", "test", None, 100, "loo-signed"),
+        Result(kind="performance", value=accuracy, metric="accuracy", masking_ratio=0.0, n=100),
+        Result(kind="performance", value=0.7, metric="accuracy", masking_ratio=0.5, n=100),
+        Result(kind="check_p_value", value=p_value, metric="p", masking_ratio=0.5, n=100),
+        Result(
+            kind="acu",
+            value=racu / 2,
+            metric="accuracy",
+            n=100,
+            measure="loo-signed",
+            low=racu / 2 - 0.1,
+            high=racu / 2 + 0.1,
+        ),
+        Result(
+            kind="racu", value=racu, metric="accuracy", n=100, measure="loo-signed", low=racu - 0.1, high=racu + 0.1
+        ),
+        Result(kind="audit_fidelity_masked_until_flip", value=flip, metric="share", n=100, measure="loo-signed"),
+        Result(kind="audit_fidelity_masked_until_flip", value=chance, metric="share", n=100, measure="random"),
+        Result(kind="audit_fidelity_flip_outside", value=outside, metric="share", n=100, measure="loo-signed"),
     ]
     return [result.as_row() for result in results]
 
@@ -163,7 +173,7 @@ def test_a_way_that_was_not_checked_is_named():
 
 
 def test_a_way_that_was_checked_on_too_few_texts_is_named():
-    few = [Result(kind, 64.0, "texts", "test", None, 64).as_row() for kind in CHECKED_TEXTS]
+    few = [Result(kind=kind, value=64.0, metric="texts", n=64).as_row() for kind in CHECKED_TEXTS]
     masked = Way("masked", [*MASKED.rows, *few], {0: MASKED.rows}, None)
     overall, racu = ways_section([PLAIN, masked]).tables[:2]
     assert [row[4] for row in overall.rows] == ["no", "checked on too few texts"]

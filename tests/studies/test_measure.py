@@ -593,10 +593,16 @@ def test_what_other_judges_say_of_few_trainings_has_an_interval_that_holds(measu
     for seed, value in enumerate((0.01, 0.02, 0.09)):
         run = Run(shutil.copytree(measured.path, tmp_path / str(seed)))
         kinds = {"audit_erasure_sufficiency": "sufficiency", "audit_fidelity_never_flips": "never_flips"}
-        run.store_results((), [Result("transfer", 1 - 2 * value / 10, "accuracy", "test", None, 5, detail="here")])
-        correlated = Result("audit_randomisation_cascading", 1 - value, "cascading", "test", None, 5, "loo-signed")
+        run.store_results(
+            (), [Result(kind="transfer", value=1 - 2 * value / 10, metric="accuracy", n=5, detail="here")]
+        )
+        correlated = Result(
+            kind="audit_randomisation_cascading", value=1 - value, metric="cascading", n=5, measure="loo-signed"
+        )
         run.store_results((), [correlated])
-        run.store_results((), [Result(k, value, metric, "test", None, 5, "loo-signed") for k, metric in kinds.items()])
+        run.store_results(
+            (), [Result(kind=k, value=value, metric=metric, n=5, measure="loo-signed") for k, metric in kinds.items()]
+        )
         runs.append(run)
     row = find(pool(runs), "audit_erasure_sufficiency", "loo-signed")
     # Student's: 0.04 ± 4.303 · 0.04359 / √3, where the bootstrap says 0.013 to 0.090
@@ -648,7 +654,7 @@ def test_explain_takes_the_most_faithful_measure_and_tests_it(measured):
 def test_pooled_trainings_beat_the_majority_only_where_each_of_them_does(measured, tmp_path):
     def one(name, p_value):
         run = Run(shutil.copytree(measured.path, tmp_path / name))
-        run.store_results(("majority_p_value",), [Result("majority_p_value", p_value, "p", "test", None, 60)])
+        run.store_results(("majority_p_value",), [Result(kind="majority_p_value", value=p_value, metric="p", n=60)])
         return run
 
     assert find(pool([one("a", 0.001), one("b", 0.4), one("c", 0.01)]), "majority_p_value")["value"] == 0.4

@@ -224,7 +224,10 @@ def test_the_most_faithful_measure_is_the_default_if_it_is_not_too_dear(run):
     areas = {"beam": 0.5, "ig-signed": 0.3, "grad-l2": 0.2}
     run.store_results(
         ("acu",),
-        [Result("acu", v, "accuracy", "test", None, 9, name, v - 0.1, v + 0.1) for name, v in areas.items()],
+        [
+            Result(kind="acu", value=v, metric="accuracy", n=9, measure=name, low=v - 0.1, high=v + 0.1)
+            for name, v in areas.items()
+        ],
     )
     assert default() == ["random", "ig-signed"]
 

@@ -5,9 +5,9 @@ from matplotlib.figure import Figure
 from faithmeter.reports.figures import PALETTE, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
+from faithmeter.runs.kinds import AGREEMENT
 from faithmeter.runs.results import Rows, number, rows_of
 
-AGREEMENT = "audit_agreement"
 FAR_APART, CLOSE = -0.5, 0.5
 
 

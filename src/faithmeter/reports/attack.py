@@ -2,9 +2,9 @@
 
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
+from faithmeter.runs.kinds import ATTACK
 from faithmeter.runs.results import Rows, find, number, rows_of
 
-KIND = "attack"
 BEFORE, AFTER, SUCCESS, WORDS, UNTRIED, QUERIES = (
     "accuracy before", "accuracy after", "success rate", "share of words changed", "texts with nothing to try",
     "queries a text",
@@ -13,13 +13,13 @@ BEFORE, AFTER, SUCCESS, WORDS, UNTRIED, QUERIES = (
 
 def attack_sections(rows: Rows, prefix: str = "") -> list[Section]:
     """Return what attacks on the run's texts did; nothing where there were none."""
-    if not rows_of(rows, KIND):
+    if not rows_of(rows, ATTACK):
         return []
-    over = "trainings" if any(row["over"] == "seeds" for row in rows_of(rows, KIND)) else "texts"
+    over = "trainings" if any(row["over"] == "seeds" for row in rows_of(rows, ATTACK)) else "texts"
     cells = [
         [detail, number(row, 1 if detail == QUERIES else 3), str(row["n"])]
         for detail in (BEFORE, AFTER, SUCCESS, WORDS, UNTRIED, QUERIES)
-        if (row := find(rows, KIND, detail=detail))["value"] is not None
+        if (row := find(rows, ATTACK, detail=detail))["value"] is not None
     ]
     title = f"Attacks on test texts; 95 % intervals over {over}"
     said = [
@@ -28,7 +28,7 @@ def attack_sections(rows: Rows, prefix: str = "") -> list[Section]:
         "It shows how easily this model's answers are changed by these attacks. It cannot show that the attacked texts "
         "still mean the same: the nearest neighbour of a word may be its opposite.",
     ]
-    untried = find(rows, KIND, detail=UNTRIED)["value"]
+    untried = find(rows, ATTACK, detail=UNTRIED)["value"]
     cautions = (
         [
             f"{100 * untried:.0f} % of the attacked texts withstood only because within this budget there was nothing "

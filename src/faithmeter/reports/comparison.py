@@ -17,7 +17,8 @@ from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
 from faithmeter.reports.words import checked, recommended, trusted
 from faithmeter.reports.words import names as listed
-from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of, within_bounds
+from faithmeter.runs.kinds import within_bounds
+from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of
 from faithmeter.statistics import student_interval
 
 UNCHECKED, FEW = "not checked", "checked on too few texts"  # in place of whether masks are understood
@@ -178,7 +179,7 @@ def _against(first: Way, way: Way) -> str:
 
 
 def _points(change: "np.ndarray[tuple[int], np.dtype[np.float64]]", metric: str) -> str:
-    low, high = within_bounds(student_interval(change), "performance_difference", metric) or (None, None)
+    low, high = within_bounds(student_interval(change), "acu_behind_best", metric) or (None, None)
     sure = "" if low is None or high is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
     return f"{100 * float(change.mean()):+.1f} points{sure}"
 

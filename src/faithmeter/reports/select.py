@@ -2,10 +2,9 @@
 
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
+from faithmeter.runs.kinds import ABOVE_RANDOM, SELECT, SELECT_FULL, TRAINED_ON
 from faithmeter.runs.results import Row, Rows, find, number, rows_of
 
-SELECT, ABOVE_RANDOM, FULL, TRAINED_ON = "select", "select_above_random", "select_full", "select_trained_on"
-KINDS = (SELECT, ABOVE_RANDOM, FULL, TRAINED_ON)
 CANNOT = (
     "It shows whether the few tokens that a measure chooses are enough to do the task: what a second model answers "
     "rests on them alone, so they are its faithful explanation by construction. It cannot show that they are what the "
@@ -21,7 +20,7 @@ def select_sections(rows: Rows, prefix: str = "") -> list[Section]:
     details = list(dict.fromkeys(row["detail"] for row in found))
     names = list(dict.fromkeys(row["measure"] for row in found))
     names.sort(key=lambda name: -max(row["value"] for row in found if row["measure"] == name))
-    full, majority = number(find(rows, FULL), 3), number(find(rows, "majority"), 3)
+    full, majority = number(find(rows, SELECT_FULL), 3), number(find(rows, "majority"), 3)
     cells = [["full text", *[full] * len(details), *[""] * len(details)]]
     for name in names:
         reached = (number(find(rows, SELECT, name, detail=detail), 3) for detail in details)
@@ -67,5 +66,5 @@ def _verdict(rows: Rows, detail: str) -> str:
     how = "surely more than" if sure else "not surely more than"
     return (
         f"{detail}: with {best['measure']} a second model reaches {best['value']:.3f}, {how} with random tokens "
-        f"({number(random, 3)}); the full text gives {number(find(rows, FULL), 3)}."
+        f"({number(random, 3)}); the full text gives {number(find(rows, SELECT_FULL), 3)}."
     )

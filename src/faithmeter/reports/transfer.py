@@ -3,11 +3,10 @@
 from faithmeter.in_distribution import LEVEL
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
-from faithmeter.reports.words import TRANSFER, checked_on_few
+from faithmeter.reports.words import checked_on_few
+from faithmeter.runs.kinds import TRANSFER, TRANSFER_MAJORITY
 from faithmeter.runs.results import Rows, find, number, rows_of
 
-MAJORITY = "transfer_majority"
-KINDS = (TRANSFER, MAJORITY)
 AT_HOME, ELSEWHERE = "in domain", "out of domain"
 
 
@@ -17,7 +16,7 @@ def transfer_sections(rows: Rows, prefix: str = "") -> list[Section]:
     if not found:
         return []
     cells = [
-        [row["detail"], number(row, 3), number(find(rows, MAJORITY, detail=row["detail"]), 3), str(row["n"])]
+        [row["detail"], number(row, 3), number(find(rows, TRANSFER_MAJORITY, detail=row["detail"]), 3), str(row["n"])]
         for row in found
     ]
     over = "trainings" if found[0]["over"] == "seeds" else "texts"

@@ -8,14 +8,10 @@ from faithmeter.importance import is_signed
 from faithmeter.in_distribution import LEVEL, smallest_of, too_few
 from faithmeter.in_distribution.masf import ROWS_NEEDED
 from faithmeter.masking import STEPS
+from faithmeter.runs.kinds import CHECKED_TEXTS, TRANSFER, UNMASKED
 from faithmeter.runs.results import Row, Rows, find, most_faithful, number, rows_of
 
 FEW_TEXTS, FEW_TRAININGS = 50, 10
-TRANSFER = "transfer"  # the kind of rows that only a run on another domain has
-# kinds of the numbers of texts that the in-distribution test was fitted on and asked about; earlier runs have none
-VALIDATION_TEXTS, TEST_TEXTS = CHECKED_TEXTS = ("check_validation_texts", "check_test_texts")
-# kinds of the same test against unmasked texts, of a model of which only its owner says that it knows masks
-UNMASKED = ("check_unmasked_p_value", "check_unmasked_share_out_of_distribution")
 TERMS = (
     ("token", "A word or a piece of one, as the model reads it."),
     ("score", "The number that the model gives a class, from which its probability follows (the logit)."),

@@ -4,37 +4,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from faithmeter.runs.kinds import kind_of
+
 Row = Mapping[str, Any]
-Bounds = tuple[float, float]
-INFINITE = float("inf")
-_SHARE, _CORRELATION, _COUNT, _ANY = (0.0, 1.0), (-1.0, 1.0), (0.0, INFINITE), (-INFINITE, INFINITE)
-# Between what any number of a metric lies, and so must the ends of its interval.
-BOUNDS: Mapping[str, Bounds] = {
-    **dict.fromkeys(("accuracy", "macro-f1", "micro-f1", "share", "p"), _SHARE),
-    **dict.fromkeys(("matthews", "spearman", "rank_correlation", "cascading", "independent"), _CORRELATION),
-    **dict.fromkeys(("seconds", "tokens", "texts", "queries"), _COUNT),
-    # of judges: differences of two probabilities, shares of texts or tokens, cosine distances
-    **dict.fromkeys(("sufficiency", "comprehensiveness", "probability_change"), (-1.0, 1.0)),
-    **dict.fromkeys(
-        ("norm_sufficiency", "norm_comprehensiveness", "sufficiency_outside", "comprehensiveness_outside",
-         "tokens_to_flip", "never_flips", "masked_until_flip", "flip_outside", "outside", "held", "top_overlap",
-         "chance_overlap", "same_answer", "overlap", "mean_rank", "precision_at_truth", "average_precision",
-         "rank_change", "random_rank_change"),
-        _SHARE,
-    ),
-    **dict.fromkeys(("drift", "distance_to_data"), (0.0, 2.0)),
-    **dict.fromkeys(("top_k_sum_change", "random_top_k_sum_change"), _ANY),
-}  # fmt: skip
-# kinds that are a difference of two numbers of their metric
-DIFFERENCES = ("acu", "acu_behind_best", "performance_difference", "select_above_random")
 Rows = Sequence[Row]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """One measured number and what it is of.
 
-    `kind` says what was measured (`performance`, `majority`, `acu` ...); `masking_ratio` the share of maskable tokens
+    `kind` is a row of `KINDS`, such as `acu`, or a column of a judge's; `masking_ratio` the share of maskable tokens
     masked, None where that means nothing; `n` the number of observations behind it; `measure` the importance measure
     it is of; `low` and `high` a 95 % interval, over what `over` says (`seeds` or `observations`); `tokens` the number
     of masked tokens where it is counted instead of a ratio; `detail` whatever else tells it from others of its kind
@@ -44,8 +24,8 @@ class Result:
     kind: str
     value: float
     metric: str
-    split: str
-    masking_ratio: float | None
+    split: str = "test"
+    masking_ratio: float | None = None
     n: int
     measure: str | None = None
     low: float | None = None
@@ -54,26 +34,17 @@ class Result:
     tokens: int | None = None
     detail: str | None = None
 
+    def __post_init__(self) -> None:
+        kind_of(self.kind)
+
     def as_row(self) -> dict[str, Any]:
         """Return the result as a line of `results.jsonl`; a number that does not exist (nan) is None there."""
         return {**asdict(self), "value": None if self.value != self.value else self.value}
 
 
-def within_bounds(interval: Bounds | None, kind: str, metric: str) -> Bounds | None:
-    """Return an interval without what no number of its kind and metric can be: no accuracy is above 1.
-
-    Student's interval does not know where a number ends. RACU is a ratio, and ends nowhere.
-    """
-    if interval is None or kind == "racu":
-        return interval
-    low, high = BOUNDS.get(metric, _ANY)
-    if kind in DIFFERENCES:
-        low, high = low - high, high - low
-    return max(low, interval[0]), min(high, interval[1])
-
-
 def rows_of(rows: Rows, kind: str, measure: str | None = None) -> list[Row]:
-    """Return the rows of a kind that have a value, of one measure where it is named."""
+    """Return the rows of a kind that have a value, of one measure where it is named; there must be such a kind."""
+    kind_of(kind)
     return [
         row
         for row in rows
@@ -89,7 +60,11 @@ def key_of(row: Row) -> tuple[str, str | None, float | None, str | None]:
 def find(
     rows: Rows, kind: str, measure: str | None = None, ratio: float | None = None, detail: str | None = None
 ) -> Row:
-    """Return the row of a kind, measure, masking ratio and detail, where it has them; one without value for none."""
+    """Return the row of a kind, measure, masking ratio and detail, where it has them; one without value for none.
+
+    There must be such a kind: a name that is misspelt is an error, and not a number that was not measured.
+    """
+    kind_of(kind)
     wanted = (kind, measure, ratio, detail)
     found = (row for row in rows if key_of(row) == wanted)
     return next(found, {"value": None, "low": None, "high": None, "over": None, "n": 0})

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 import torch
@@ -39,6 +39,9 @@ from faithmeter.runs.results import Result, most_faithful
 from faithmeter.training import TrainingConfig
 from faithmeter.training.strategy import STRATEGIES
 from faithmeter.data.units import TOKEN
+
+if TYPE_CHECKING:
+    import pandas
 
 FORMAT = 1
 HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
@@ -289,6 +292,12 @@ class Run:
             f"Restore it from a copy; or remove it, and repeat what filled it: `faithmeter train {self.path} --resume`"
             ", then check, measure, audit ... as before. What they computed is kept, and only summed up again.",
         )
+
+    def frame(self) -> "pandas.DataFrame":
+        """Return every result row as a table of pandas."""
+        import pandas
+
+        return pandas.DataFrame(self.results)
 
     @property
     def measure_to_use(self) -> str:

@@ -14,7 +14,8 @@ from faithmeter.data.batch import Ints
 from faithmeter.files import only_one, require_whole, write_bytes
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
-from faithmeter.reports.attack import AFTER, BEFORE, KIND, QUERIES, SUCCESS, UNTRIED, WORDS
+from faithmeter.reports.attack import AFTER, BEFORE, QUERIES, SUCCESS, UNTRIED, WORDS
+from faithmeter.runs.kinds import ATTACK
 from faithmeter.runs.results import Result
 from faithmeter.runs.run import ATTACK_AGAIN, ATTACK_SETTINGS, Run
 from faithmeter.runs.settings import of_model
@@ -72,7 +73,7 @@ def _attack(run: Run, rows: int, kinds: Sequence[str], budget: float, seed: int,
     }
     table = pyarrow.table(columns).replace_schema_metadata({ATTACK_SETTINGS: json.dumps(settings)})
     write_bytes(run.attacks, parquet(table))
-    run.store_results((KIND,), _results(found, labels))
+    run.store_results((ATTACK,), _results(found, labels))
     return run
 
 
@@ -102,6 +103,15 @@ def _results(found: Attack, labels: Ints) -> list[Result]:
             low, high = mean_interval(values.astype(np.float64)) or (None, None)
             mean = float(values.mean())
             results.append(
-                Result(KIND, mean, metric, "test", None, len(values), None, low, high, "observations", detail=detail)
+                Result(
+                    kind=ATTACK,
+                    value=mean,
+                    metric=metric,
+                    n=len(values),
+                    low=low,
+                    high=high,
+                    over="observations",
+                    detail=detail,
+                )
             )
     return results

@@ -24,7 +24,8 @@ from faithmeter.in_distribution import (
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Reporter, Silent
-from faithmeter.reports.words import CHECKED_TEXTS, UNMASKED, VALIDATION_TEXTS, against_unmasked
+from faithmeter.reports.words import against_unmasked
+from faithmeter.runs.kinds import CHECKED_TEXTS, PER_RATIO, UNMASKED, VALIDATION_TEXTS
 from faithmeter.runs.results import Result, find
 from faithmeter.runs.run import Run
 from faithmeter.studies.faithfulness_rows import store_card
@@ -34,7 +35,6 @@ from faithmeter.training.strategy import masked_copy
 # More rows make the level no truer, and the stored test larger: 6,000 rows of RoBERTa-base are 1.3 GB.
 ROWS = 6000
 FORMS = ("calibrated", "paper")
-PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
 KINDS = (*PER_RATIO, *CHECKED_TEXTS, *UNMASKED)
 
 
@@ -86,7 +86,7 @@ def _check(run: Run, form: str, rows: int, reporter: Reporter) -> list[Verdict]:
     results = [result for verdict in verdicts for result in _results(verdict)]
     results += [result for unmasked in others for verdict in unmasked for result in _unmasked_results(verdict)]
     texts = zip(CHECKED_TEXTS, (masf.rows, len(test)), strict=True)
-    results += [Result(kind, count, "texts", "test", None, count) for kind, count in texts]
+    results += [Result(kind=kind, value=count, metric="texts", n=count) for kind, count in texts]
     kinds = KINDS if form == "calibrated" else PER_RATIO[1:]  # the paper's form allows no verdict
     run.store_results(KINDS, [result for result in results if result.kind in kinds])
     store_card(run)
@@ -232,10 +232,16 @@ def _results(verdict: Verdict) -> list[Result]:
         verdict.random.share_below,
         verdict.anywhere.share_below,
     )
-    return [Result(kind, value, "p", "test", ratio, n) for kind, value in zip(PER_RATIO, values, strict=True)]
+    return [
+        Result(kind=kind, value=value, metric="p", masking_ratio=ratio, n=n)
+        for kind, value in zip(PER_RATIO, values, strict=True)
+    ]
 
 
 def _unmasked_results(verdict: Verdict) -> list[Result]:
     n, ratio = verdict.random.rows, verdict.step / STEPS
     values = (verdict.anywhere.dataset_p_value, verdict.anywhere.share_below)
-    return [Result(kind, value, "p", "test", ratio, n) for kind, value in zip(UNMASKED, values, strict=True)]
+    return [
+        Result(kind=kind, value=value, metric="p", masking_ratio=ratio, n=n)
+        for kind, value in zip(UNMASKED, values, strict=True)
+    ]

@@ -26,22 +26,17 @@ from faithmeter.measuring.curves import (
     random_spread,
     walk_passes,
 )
-from faithmeter.reports.agreement import AGREEMENT
 from faithmeter.reports.card import model_card
-from faithmeter.reports.words import CHECKED_TEXTS
+from faithmeter.runs.kinds import AGREEMENT, Pooling, kind_of, within_bounds
 from faithmeter.runs.repetitions import require_repetitions
-from faithmeter.runs.results import Result, key_of, most_faithful, within_bounds
+from faithmeter.runs.results import Result, key_of, most_faithful
 from faithmeter.runs.run import Run
-from faithmeter.statistics import mean_interval, student_interval
+from faithmeter.statistics import Array, mean_interval, student_interval
 
 KINDS = (
     "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
     "share_out_of_distribution", "sparsity", "token_passes", "walk_p_value",
 )  # fmt: skip
-# beginnings of kinds: the papers' BCa bootstrap is for areas and performance; of two or three trainings it is far too
-# narrow (it holds 95 % in 3 of 4 cases), so all else has Student's interval
-WITH_INTERVAL = ("acu", "racu", "masked_performance", "performance")
-OF_STUDENT = ("audit_", "select", "attack", "transfer")
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of
 
@@ -96,7 +91,7 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
     gold = test.labels[random[0]["row"][:, 0]]
     curves = [_curve(one, one["row"][:, 0]) for one in random]
     spread = random_spread(run.config.metric, gold, curves)
-    results.append(Result("random_spread", spread, run.config.metric, "test", None, len(gold), "random"))
+    results.append(Result(kind="random_spread", value=spread, metric=run.config.metric, n=len(gold), measure="random"))
     first = read_measurement(run, at_random[0]) if masf is not None else {}
     results += _curve_results(run, "random", gold, curves, _typical(first, test, masf))
     results += _leads(run, test, answers, [result.as_row() for result in results])
@@ -135,7 +130,14 @@ def _leads(run: Run, test: Encoded, tables: dict[str, Table], found: list[dict[s
         value, interval = lead(run.config.metric, test.labels[rows], ahead, other, confidence_of_pairs(len(names)))
         low, high = interval or (None, None)
         yield Result(
-            "acu_behind_best", value, run.config.metric, "test", None, len(rows), name, low, high, "observations"
+            kind="acu_behind_best",
+            value=value,
+            metric=run.config.metric,
+            n=len(rows),
+            measure=name,
+            low=low,
+            high=high,
+            over="observations",
         )
 
 
@@ -154,9 +156,9 @@ def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> 
     return [
         _with_interval("acu", found.acu, found.acu_interval, found, metric, name),
         _with_interval("racu", found.racu, found.racu_interval, found, metric, name),
-        Result("seconds_per_text", per_text, "seconds", "test", None, n, name),
+        Result(kind="seconds_per_text", value=per_text, metric="seconds", n=n, measure=name),
         *(
-            Result("sparsity", float(share), "share", "test", step / STEPS, n, name)
+            Result(kind="sparsity", value=float(share), metric="share", masking_ratio=step / STEPS, n=n, measure=name)
             for step, share in enumerate(_mean_known(table["held"]))
         ),
     ]
@@ -172,7 +174,7 @@ def _work(name: str, test: Encoded, rows: Ints) -> list[Result]:
     work, units = 0.0, test.unit_counts
     for row in rows:
         work += (walk_passes(IMPORTANCE_MEASURES[name], int(units[row])) or 0.0) * int(test.lengths[row])
-    return [Result("token_passes", work / len(rows), "tokens", "test", None, len(rows), name)]
+    return [Result(kind="token_passes", value=work / len(rows), metric="tokens", n=len(rows), measure=name)]
 
 
 def _mean_known(table: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -183,29 +185,52 @@ def _mean_known(table: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dty
 
 def _with_interval(kind: str, value: float, interval: Interval, found: Faithfulness, metric: str, name: str) -> Result:
     low, high = interval or (None, None)
-    return Result(kind, value, metric, "test", None, found.n, name, low, high, found.over)
+    return Result(kind=kind, value=value, metric=metric, n=found.n, measure=name, low=low, high=high, over=found.over)
 
 
 def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdicts: list[Verdict]) -> Iterator[Result]:
     """Yield the performance at every step, the mean of the curves, and how typical the masked rows are."""
     metric, n = run.config.metric, len(gold)
     for step, (value, low, high) in enumerate(performance_band(metric, gold, curves)):
-        yield Result("masked_performance", value, metric, "test", step / STEPS, n, name, low, high, "observations")
+        yield Result(
+            kind="masked_performance",
+            value=value,
+            metric=metric,
+            masking_ratio=step / STEPS,
+            n=n,
+            measure=name,
+            low=low,
+            high=high,
+            over="observations",
+        )
     for verdict in verdicts:
         ratio = verdict.step / STEPS
-        yield Result("share_atypical", verdict.random.share_below, "share", "test", ratio, n, name)
-        yield Result("share_out_of_distribution", verdict.anywhere.share_below, "share", "test", ratio, n, name)
+        yield Result(
+            kind="share_atypical",
+            value=verdict.random.share_below,
+            metric="share",
+            masking_ratio=ratio,
+            n=n,
+            measure=name,
+        )
+        yield Result(
+            kind="share_out_of_distribution",
+            value=verdict.anywhere.share_below,
+            metric="share",
+            masking_ratio=ratio,
+            n=n,
+            measure=name,
+        )
     if verdicts:
         p_value = smallest_of([verdict.anywhere.dataset_p_value for verdict in verdicts])
-        yield Result("walk_p_value", p_value, "p", "test", None, n, name)
+        yield Result(kind="walk_p_value", value=p_value, metric="p", n=n, measure=name)
 
 
 def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the result rows of several measured runs as one: means, with intervals over the runs (their seeds).
+    """Return the result rows of several measured runs as one, each pooled over the runs (their seeds) as its kind says.
 
-    Only what was measured on all of them is there. Of p-values the smallest is taken, times the number of runs, but of
-    those of the class majority the largest; of the numbers of texts that they were checked on, the smallest. Runs that
-    differ in more than the seed of their training are refused.
+    Only what was measured on all of them is there, and only kinds that this version knows. Runs that differ in more
+    than the seed of their training are refused.
     """
     require_repetitions(runs)
     rows = [run.results for run in runs]
@@ -214,18 +239,23 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
     for key in [key for key in keyed[0] if all(key in one for one in keyed)]:
         same = [one[key] for one in keyed]
         values = np.array([np.nan if row["value"] is None else row["value"] for row in same])
-        interval = mean_interval(values) if key[0].startswith(WITH_INTERVAL) else None
-        if key[0].startswith(OF_STUDENT):
-            interval = within_bounds(student_interval(values), key[0], same[0]["metric"])
-        value = smallest_of(values.tolist()) if key[0].endswith("p_value") else float(values.mean())
-        if key[0] in CHECKED_TEXTS:  # one run's many texts are no verdict on another
-            value = float(values.min())
-        if key[0] == "majority_p_value":  # that all trainings learnt something, not that one did
-            value = float(values.max())
-        low, high = interval or (None, None)
+        value, interval = _pooled(kind_of(key[0]).pooling, values)
+        low, high = within_bounds(interval, key[0], same[0]["metric"]) or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
         pooled.append({**row, "over": "seeds", "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)})
-    return [row for row in pooled if row["kind"] != "acu_behind_best"] + _pooled_leads(pooled, keyed)
+    return [row for row in pooled if kind_of(row["kind"]).pooling is not Pooling.ANEW] + _pooled_leads(pooled, keyed)
+
+
+def _pooled(how: Pooling, values: Array) -> tuple[float, Interval]:
+    """Return the number that stands for those of several trainings, and its interval over them."""
+    if how is Pooling.SMALLEST_P:
+        return smallest_of(values.tolist()), None
+    if how is Pooling.SMALLEST:
+        return float(values.min()), None
+    if how is Pooling.LARGEST:
+        return float(values.max()), None
+    intervals = {Pooling.BOOTSTRAP: mean_interval, Pooling.STUDENT: student_interval}
+    return float(values.mean()), intervals[how](values) if how in intervals else None
 
 
 def _pooled_leads(pooled: list[dict[str, Any]], keyed: Sequence[Mapping[Any, dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ from faithmeter.judges import Array
 from faithmeter.judges.agreement import Scores, agreements
 from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.drift import CLASS, MAP, Space
-from faithmeter.reports.agreement import AGREEMENT
 from faithmeter.reports.audit import KIND, SOLVED
 from faithmeter.reports.drift import SHARES, Points
+from faithmeter.runs.kinds import AGREEMENT
 from faithmeter.runs.results import Result, most_faithful
 from faithmeter.runs.run import DEFAULT_MEASURE, MEASURE_AGAIN, Run
 from faithmeter.statistics import mean_interval, percentile_band
@@ -84,7 +84,7 @@ def store_judgements(run: Run, judge: str) -> None:
     reached = _known_token(run) if judge == "known-token" else None
     if reached is not None:
         results.append(
-            Result(f"{KIND}known-token_accuracy", reached["accuracy"], "accuracy", "test", None, reached["rows"])
+            Result(kind=f"{KIND}known-token_accuracy", value=reached["accuracy"], metric="accuracy", n=reached["rows"])
         )
     if judge == ATTACKED and results:
         results.append(_beaten(run))
@@ -100,12 +100,10 @@ def store_agreement(run: Run) -> None:
         judged["known-token"] = {}
     results = [
         Result(
-            AGREEMENT,
-            pair.value,
-            "spearman",
-            "test",
-            None,
-            pair.measures,
+            kind=AGREEMENT,
+            value=pair.value,
+            metric="spearman",
+            n=pair.measures,
             low=pair.low,
             high=pair.high,
             over="observations",
@@ -132,9 +130,14 @@ def _beaten(run: Run) -> Result:
     succeeded = pyarrow.parquet.read_table(file)["succeeded"].to_numpy().astype(np.float64)
     low, high = mean_interval(succeeded) or (None, None)
     return Result(
-        f"{KIND}{ATTACKED}_beaten", float(succeeded.mean()), "share", "test", None, len(succeeded), None, low, high,
-        "observations",
-    )  # fmt: skip
+        kind=f"{KIND}{ATTACKED}_beaten",
+        value=float(succeeded.mean()),
+        metric="share",
+        n=len(succeeded),
+        low=low,
+        high=high,
+        over="observations",
+    )
 
 
 def _means(judge: str, measure: str, columns: Table) -> Iterator[Result]:
@@ -164,9 +167,16 @@ def _result(judge: str, measure: str, column: str, known: Array, interval: tuple
     name, _, detail = column.partition("@")
     low, high = interval
     return Result(
-        f"{KIND}{judge}_{name}", float(known.mean()), name, "test", None, len(known), measure, low, high,
-        "observations", detail=detail or None,
-    )  # fmt: skip
+        kind=f"{KIND}{judge}_{name}",
+        value=float(known.mean()),
+        metric=name,
+        n=len(known),
+        measure=measure,
+        low=low,
+        high=high,
+        over="observations",
+        detail=detail or None,
+    )
 
 
 def _scores(run: Run, judged: Mapping[str, Mapping[str, Table]]) -> dict[str, dict[str, Scores]]:

@@ -29,9 +29,9 @@ from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Floats, performance, weighted_performance
 from faithmeter.progress import Reporter, Silent
-from faithmeter.reports.select import ABOVE_RANDOM, FULL, KINDS, SELECT, TRAINED_ON
 from faithmeter.runs.estimates import WORTH_SAYING, duration, seconds_per_token
-from faithmeter.runs.results import Result, most_faithful, within_bounds
+from faithmeter.runs.kinds import ABOVE_RANDOM, SELECT, SELECT_FULL, SELECT_KINDS, TRAINED_ON, within_bounds
+from faithmeter.runs.results import Result, most_faithful
 from faithmeter.runs.run import DEFAULT_MEASURE, Run
 from faithmeter.runs.settings import of_model, require_same
 from faithmeter.statistics import Weights, bca_interval, student_interval
@@ -334,10 +334,16 @@ def _store(work: _Work, total: int) -> None:
     metric, gold = run.config.metric, test.labels
     full = work.classifier.predict(test).argmax(dim=-1).cpu().numpy()
     results = [
-        _result(FULL, metric, gold, {0: (full, None)}, None, None),
-        Result(TRAINED_ON, float(len(work.encoded["train"])), "texts", "train", None, total,
-               detail=f"{training.epochs} epochs"),
-    ]  # fmt: skip
+        _result(SELECT_FULL, metric, gold, {0: (full, None)}, None, None),
+        Result(
+            kind=TRAINED_ON,
+            value=float(len(work.encoded["train"])),
+            metric="texts",
+            split="train",
+            n=total,
+            detail=f"{training.epochs} epochs",
+        ),
+    ]
     found = read_answers(run)
     for (measure, detail), answers in found.items():
         results.append(_result(SELECT, metric, gold, {seed: (one, None) for seed, one in answers.items()},
@@ -346,7 +352,7 @@ def _store(work: _Work, total: int) -> None:
         paired = {seed: (one, random[seed]) for seed, one in answers.items() if seed in random}
         if measure != RANDOM and paired:
             results.append(_result(ABOVE_RANDOM, metric, gold, paired, measure, detail))
-    run.store_results(KINDS, results)
+    run.store_results(SELECT_KINDS, results)
 
 
 def read_answers(run: Run) -> dict[tuple[str, str], dict[int, Ints]]:
@@ -395,6 +401,13 @@ def _result(kind: str, metric: str, gold: Ints, answers: Answers, measure: str |
         interval = bca_interval(reached(only_one_, other), len(gold))
     low, high = interval or (None, None)
     return Result(
-        kind, float(values.mean()), metric, "test", None, len(values) if several else len(gold), measure, low, high,
-        "seeds" if several else "observations", detail=detail,
-    )  # fmt: skip
+        kind=kind,
+        value=float(values.mean()),
+        metric=metric,
+        n=len(values) if several else len(gold),
+        measure=measure,
+        low=low,
+        high=high,
+        over="seeds" if several else "observations",
+        detail=detail,
+    )

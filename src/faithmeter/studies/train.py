@@ -306,7 +306,7 @@ def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Rep
     classifier = run.classifier()
     classifier.room.tell = reporter.warn
     results = masked_performance(classifier, test, train_labels, config.metric, config.seed, reporter)
-    results.append(Result("majority", majority, config.metric, "test", None, len(test)))
+    results.append(Result(kind="majority", value=majority, metric=config.metric, n=len(test)))
     run.store_results(("performance", "majority", "majority_p_value"), results)
     store_card(run)
 
@@ -350,8 +350,12 @@ def masked_performance(
                 values.append(performance(metric, test.labels, predicted))
                 if step == 0:
                     p_value = majority_p_value(metric, train_labels, test.labels, predicted)
-                    results.append(Result("majority_p_value", p_value, "p", "test", None, len(test)))
-            results.append(Result("performance", sum(values) / draws, metric, "test", step / 10, len(test)))
+                    results.append(Result(kind="majority_p_value", value=p_value, metric="p", n=len(test)))
+            results.append(
+                Result(
+                    kind="performance", value=sum(values) / draws, metric=metric, masking_ratio=step / 10, n=len(test)
+                )
+            )
     return results
 
 

@@ -18,8 +18,8 @@ from faithmeter.files import only_one
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Floats, majority_performance, weighted_performance
 from faithmeter.progress import Reporter, Silent
-from faithmeter.reports.transfer import AT_HOME, ELSEWHERE, KINDS, MAJORITY
-from faithmeter.reports.words import TRANSFER
+from faithmeter.reports.transfer import AT_HOME, ELSEWHERE
+from faithmeter.runs.kinds import TRANSFER, TRANSFER_KINDS, TRANSFER_MAJORITY
 from faithmeter.runs.results import Result
 from faithmeter.runs.run import Run
 from faithmeter.statistics import Weights, bca_interval
@@ -61,7 +61,7 @@ def transfer(path: str | Path, out: str | Path, data: DataSpec, *, reporter: Rep
     )
     with only_one(made.path):
         if not any(row["kind"] == TRANSFER for row in made.results):
-            made.store_results(KINDS, _side_by_side(run, made, classifier))
+            made.store_results(TRANSFER_KINDS, _side_by_side(run, made, classifier))
     return made
 
 
@@ -138,7 +138,7 @@ def _side_by_side(run: Run, made: Run, classifier: Classifier) -> list[Result]:
         predicted = classifier.predict(test).argmax(dim=-1).cpu().numpy()
         results.append(_reached(metric, test.labels, predicted, detail))
         majority = majority_performance(metric, np.array(splits.train["label"]), test.labels)
-        results.append(Result(MAJORITY, majority, metric, "test", None, len(test), detail=detail))
+        results.append(Result(kind=TRANSFER_MAJORITY, value=majority, metric=metric, n=len(test), detail=detail))
     return results
 
 
@@ -155,5 +155,5 @@ def _reached(metric: str, gold: Ints, predicted: Ints, detail: str) -> Result:
     low, high = bca_interval(reached, len(gold)) or (None, None)
     value = float(reached(np.ones((1, len(gold))))[0])
     return Result(
-        TRANSFER, value, metric, "test", None, len(gold), None, low, high, "observations", detail=detail
-    )  # fmt: skip
+        kind=TRANSFER, value=value, metric=metric, n=len(gold), low=low, high=high, over="observations", detail=detail
+    )

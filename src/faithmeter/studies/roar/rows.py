@@ -40,7 +40,9 @@ def summarise(run: RoarRun) -> list[Result]:
         results += _time_rows(run, measure)
     astray = [seed for seed in config.seeds if run.outcome(Node(seed, UNMASKED))["warnings"]]
     if astray:  # reported, not hidden
-        results.append(Result("roar_not_converged", float(len(astray)), config.metric, "test", None, len(config.seeds)))
+        results.append(
+            Result(kind="roar_not_converged", value=float(len(astray)), metric=config.metric, n=len(config.seeds))
+        )
     return [*results, *_time_rows(run, RANDOM)]
 
 
@@ -72,9 +74,17 @@ def _mean(run: RoarRun, name: str, values: Sequence[float] | Floats, measure: st
     low, high = (mean_interval(array) if several else None) or (None, None)
     ratio, tokens = where.get("ratio"), where.get("tokens")
     return Result(
-        name, float(array.mean()), run.config.metric, "test", ratio, len(array), measure, low, high,
-        "seeds" if several else None, None if tokens is None else int(tokens),
-    )  # fmt: skip
+        kind=name,
+        value=float(array.mean()),
+        metric=run.config.metric,
+        masking_ratio=ratio,
+        n=len(array),
+        measure=measure,
+        low=low,
+        high=high,
+        over="seeds" if several else None,
+        tokens=None if tokens is None else int(tokens),
+    )
 
 
 def _curve_rows(run: RoarRun, protocol: str, measure: str, curves: Floats) -> Iterator[Result]:
@@ -92,10 +102,10 @@ def _area_rows(run: RoarRun, protocol: str, measure: str, curves: Floats, random
         p_value = (
             0.0 if acu.std() == 0 and acu[0] > 0 else float(stats.ttest_1samp(acu, 0, alternative="greater").pvalue)
         )
-        yield Result(kind(protocol, "p_value"), p_value, "p", "test", None, len(acu), measure)
+        yield Result(kind=kind(protocol, "p_value"), value=p_value, metric="p", n=len(acu), measure=measure)
     rise = rises(curves, random, run.outcome(Node(run.config.seeds[0], UNMASKED))["rows"])
     if rise is not None:
-        yield Result(kind(protocol, "rise"), rise, run.config.metric, "test", None, len(curves), measure)
+        yield Result(kind=kind(protocol, "rise"), value=rise, metric=run.config.metric, n=len(curves), measure=measure)
 
 
 def _sparsity_rows(run: RoarRun, measure: str) -> Iterator[Result]:
@@ -120,4 +130,6 @@ def _time_rows(run: RoarRun, measure: str) -> Iterator[Result]:
     explaining = sum(first) + sum(outcome["seconds_explaining"] for outcome in outcomes)
     training = sum(outcome["seconds_training"] for outcome in outcomes)
     for name, value in (("trainings", len(nodes)), ("seconds_training", training), ("seconds_explaining", explaining)):
-        yield Result(f"roar_{name}", float(value), "seconds", "train", None, len(nodes), measure)
+        yield Result(
+            kind=f"roar_{name}", value=float(value), metric="seconds", split="train", n=len(nodes), measure=measure
+        )
