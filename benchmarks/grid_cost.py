@@ -32,7 +32,8 @@ from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.gradient import STEPS as IG_STEPS
 from faithmeter.masking import STEPS
 from faithmeter.measuring.curves import walk_passes
-from faithmeter.models.classifier import Classifier, attention_implementation, load_classifier
+from faithmeter.models.checkpoint import attention_implementation
+from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.models.from_scratch import word_level_tokenizer
 from faithmeter.models.sources import MINILM
 from faithmeter.studies.suite.file import Suite, read_suite
@@ -285,7 +286,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def print_lengths(folder: Path) -> None:
     """Print the lengths of the texts of every task whose test split is in the folder."""
-    classifier = load_classifier(MINILM, ("0", "1"), max_length=512)
+    classifier = load_classifier(MINILM, ("0", "1"), new_head=True, max_length=512)
     for name in ROWS:
         task = TASKS[name]
         part = task.splits.get("test", "test")

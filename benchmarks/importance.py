@@ -189,7 +189,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     texts = sentences(options.data)[: options.sentences]
-    classifier = load_classifier("minilm", ("negative", "positive"))
+    classifier = load_classifier("minilm", ("negative", "positive"), new_head=True)
     classifier.model.eval()
     encoded = classifier.encode(texts)
     stored = surrogates(classifier, classifier.encode(texts[: -(-len(texts) // 8)]), options.rounds)

@@ -28,7 +28,7 @@ MEASURES = tuple(name for name in IMPORTANCE_MEASURES if name not in LEFT_OUT an
 
 def trained(splits: Splits, options: argparse.Namespace) -> Classifier:
     """Return MiniLM trained on the splits."""
-    classifier = load_classifier("minilm", splits.labels, seed=options.seed, max_length=128)
+    classifier = load_classifier("minilm", splits.labels, new_head=True, seed=options.seed, max_length=128)
     train, validation = (
         classifier.encode(part["text"], labels=part["label"]) for part in (splits.train, splits.validation)
     )

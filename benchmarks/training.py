@@ -24,7 +24,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     splits = load_splits(DataSpec(task="rotten-tomatoes", train_rows=TRAIN_ROWS, test_rows=TEST_ROWS))
-    classifier = load_classifier("minilm", splits.labels)
+    classifier = load_classifier("minilm", splits.labels, new_head=True)
     texts = list(splits.test["text"])
     test = classifier.encode(texts)
     train = classifier.encode(splits.train["text"], labels=splits.train["label"])
@@ -37,13 +37,13 @@ def main() -> None:
     ]
 
     def our_training() -> None:
-        fresh = load_classifier("minilm", splits.labels)
+        fresh = load_classifier("minilm", splits.labels, new_head=True)
         with tempfile.TemporaryDirectory() as folder:
             config = TrainingConfig(epochs=1, strategy="plain", batch_size=BATCH)
             fine_tune(fresh, train, few, config, metric="accuracy", checkpoints=Path(folder) / "checkpoints")
 
     def trainer() -> None:
-        fresh = load_classifier("minilm", splits.labels)
+        fresh = load_classifier("minilm", splits.labels, new_head=True)
         with tempfile.TemporaryDirectory() as folder:
             arguments = transformers.TrainingArguments(
                 folder, num_train_epochs=1, per_device_train_batch_size=BATCH, save_strategy="epoch", report_to=[],
