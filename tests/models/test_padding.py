@@ -19,11 +19,12 @@ from faithmeter.models.classifier import Classifier
 from faithmeter.models.heads import END, where_read
 from faithmeter.progress import Silent
 
+# by length the order is 1, 3, 0, 2, which is not its own inverse: a wrong way back would show
 TEXTS = [
-    "good",
     "The film was great",
-    "It was not bad at all, the story was very good!",
     "The plot was very good, it was great, and the film was not awful at all, the story was very, very good!",
+    "good",
+    "It was not bad at all, the story was very good!",
 ]
 EVERY = [*ARCHITECTURES, *MORE_ARCHITECTURES, *PADDING_SENSITIVE]
 SPREAD = 0.1
