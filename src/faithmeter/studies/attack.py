@@ -19,8 +19,8 @@ from faithmeter.runs.kinds import ATTACK
 from faithmeter.runs.results import Result
 from faithmeter.runs.run import ATTACK_AGAIN, ATTACK_SETTINGS, Run
 from faithmeter.runs.settings import of_model
+from faithmeter.runs.shards import as_parquet
 from faithmeter.statistics import mean_interval
-from faithmeter.studies.faithfulness_rows import parquet
 
 ROWS = 200
 FORMAT = 1  # of the stored columns
@@ -72,7 +72,7 @@ def _attack(run: Run, rows: int, kinds: Sequence[str], budget: float, seed: int,
         "tried": found.tried,
     }
     table = pyarrow.table(columns).replace_schema_metadata({ATTACK_SETTINGS: json.dumps(settings)})
-    write_bytes(run.attacks, parquet(table))
+    write_bytes(run.attacks, as_parquet(table))
     run.store_results((ATTACK,), _results(found, labels))
     return run
 

@@ -18,7 +18,7 @@ import pyarrow
 import pyarrow.parquet
 
 from faithmeter.attacks import BUDGET, DEFAULT_KINDS, attack_texts, check_settings
-from faithmeter.data.batch import Encoded, Ints
+from faithmeter.data.batch import Batch, Encoded, Ints
 from faithmeter.data.splits import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import is_done, new_folder, only_one, write_bytes, write_json
@@ -35,7 +35,7 @@ from faithmeter.reports.audit import SOLVED
 from faithmeter.runs.estimates import WORTH_SAYING, duration, seconds_per_token
 from faithmeter.runs.run import Run
 from faithmeter.runs.settings import of_model, require_same
-from faithmeter.studies.faithfulness_rows import parquet
+from faithmeter.runs.shards import Shards, as_parquet
 from faithmeter.studies.judgement_rows import (
     ATTACKED,
     KNOWN_TOKEN,
@@ -184,7 +184,7 @@ def _attacked(run: Run, options: AuditOptions, judge: Judge, plain: Bench, repor
                 progress=advance,
             )
         columns = {"row": rows, "attacked": list(found.texts), "succeeded": found.succeeded}
-        write_bytes(file, parquet(pyarrow.table(columns)))
+        write_bytes(file, as_parquet(pyarrow.table(columns)))
     for one in pyarrow.parquet.read_table(file).to_pylist():
         texts[one["row"]] = one["attacked"]
     # other texts have other answers and explanations than those that are known
@@ -356,13 +356,13 @@ def _judge_all(
         for one in measures:
             if one is not IMPORTANCE_MEASURES.get(one.name):  # a function may have changed under its name
                 shutil.rmtree(run.judgements / judge.name / one.name, ignore_errors=True)
-            for number, batch in enumerate(bench.test.batches(TOKENS_AT_ONCE, rows)):
-                shard = run.judgements / judge.name / one.name / f"{number:05d}.parquet"
-                if not is_done(shard, reporter.warn):
-                    shard.parent.mkdir(exist_ok=True)
-                    columns = judge.judge(bench, batch, one)
-                    write_bytes(shard, parquet(pyarrow.table({"row": batch.rows.numpy(), **columns})))
-                advance(len(batch))
+
+            def judged(_: int, batch: Batch, one: ImportanceMeasure = one) -> bytes:
+                return as_parquet(pyarrow.table({"row": batch.rows.numpy(), **judge.judge(bench, batch, one)}))
+
+            Shards(run.judgements / judge.name / one.name).fill(
+                bench.test.batches(TOKENS_AT_ONCE, rows), judged, advance=advance, warn=reporter.warn
+            )
 
 
 def _estimated_seconds(judge: Judge, bench: Bench, measures: Sequence[ImportanceMeasure], rows: Ints) -> float:

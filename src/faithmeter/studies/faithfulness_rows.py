@@ -11,7 +11,7 @@ import pyarrow.parquet
 import torch
 
 from faithmeter.data.batch import Encoded, Ints
-from faithmeter.files import require_whole, write_bytes
+from faithmeter.files import write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
@@ -31,6 +31,7 @@ from faithmeter.runs.kinds import AGREEMENT, Pooling, kind_of, within_bounds
 from faithmeter.runs.repetitions import require_repetitions
 from faithmeter.runs.results import Result, key_of, most_faithful
 from faithmeter.runs.run import Run
+from faithmeter.runs.shards import read_shards
 from faithmeter.statistics import Array, mean_interval, student_interval
 
 KINDS = (
@@ -41,21 +42,14 @@ Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of
 
 
-def parquet(table: pyarrow.Table) -> bytes:
-    """Return a table as the bytes of a Parquet file."""
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(table, buffer)
-    return buffer.getvalue()
-
-
 def read_measurement(run: Run, name: str, columns: Sequence[str] | None = None) -> Table:
     """Return a measure's stored columns as (observations, steps + 1) arrays, in the order of the dataset rows.
 
     All of them, or those that are named, of which `row` must be one.
     """
-    folder = require_whole(run.measurements / name, "`faithmeter measure` with the same options computes it again.")
-    shards, wanted = sorted(folder.glob("*.parquet")), columns and [*columns, "step"]
-    table = pyarrow.concat_tables([pyarrow.parquet.read_table(shard, columns=wanted) for shard in shards])
+    remedy = "`faithmeter measure` with the same options computes it again."
+    table = read_shards(run.measurements / name, remedy, columns and [*columns, "step"])
+    assert table is not None
     table = table.sort_by([("row", "ascending"), ("step", "ascending")])
     return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in columns or table.column_names}
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from faithmeter.data.batch import Batch, Encoded, Ints
 from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, require_units, with_units
 from faithmeter.errors import InputError
-from faithmeter.files import is_done, only_one, sum_of, write_bytes
+from faithmeter.files import is_done, only_one, sum_of
 from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, as_measure, measures_of
 from faithmeter.importance.by_units import Explain, even_shares
 from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
@@ -38,7 +38,8 @@ from faithmeter.runs.engines import cores, one_thread, work_through
 from faithmeter.runs.estimates import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
 from faithmeter.runs.run import Run
 from faithmeter.runs.settings import differing, of_model, require_same
-from faithmeter.studies.faithfulness_rows import measured_texts, parquet, store_faithfulness
+from faithmeter.runs.shards import Shards, as_parquet
+from faithmeter.studies.faithfulness_rows import measured_texts, store_faithfulness
 from faithmeter.studies.judgement_rows import store_agreement
 from faithmeter.studies.train import command_to_train_on, encode
 
@@ -212,7 +213,7 @@ def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> bo
     costs = dict[str, float]()
     for name, one, _, rows in walks:
         batches = sum(1 for _ in work.test.batches(TOKENS_AT_ONCE, rows))
-        done = [is_done(shard_of(work.run, name, number), reporter.warn) for number in range(batches)]
+        done = _shards(work.run, name).done(batches, reporter.warn)
         seconds = estimated_seconds(one, work.test, rows, pace) or 0
         parts = max(1, min(batches, MOST_PIECES * places, round(seconds / SECONDS_OF_A_PIECE)))
         left = [(name, part, parts) for part in range(parts) if not all(done[part::parts])]
@@ -331,23 +332,27 @@ def distinct(
 def _measure_one(work: _Work, walk: Walk, known: "Known", reporter: Reporter, part: int = 0, parts: int = 1) -> None:
     """Measure one importance measure on the rows, leaving out the batches that are done, or of another part."""
     name, one, seed, rows = walk
+    # another form of a measure under its name, as with fewer steps, neither gives nor takes
+    shared = _known_by_name(one)
+
+    def walked(number: int, batch: Batch) -> bytes:
+        watch = Stopwatch(one, known.pop(one.absolute_of, number) if shared else None)
+        table = _walk_table(work.classifier, batch, watch, seed, work.options.target, work.masf)
+        known.keep(one.name, number, watch.first if shared else None)
+        return as_parquet(table)
+
     with reporter.bar(name, len(rows)) as advance:
-        for number, batch in enumerate(work.test.batches(TOKENS_AT_ONCE, rows)):
-            shard = shard_of(work.run, name, number)
-            if number % parts == part and not is_done(shard, reporter.warn):
-                shard.parent.mkdir(parents=True, exist_ok=True)
-                # another form of a measure under its name, as with fewer steps, neither gives nor takes
-                shared = _known_by_name(one)
-                watch = Stopwatch(one, known.pop(one.absolute_of, number) if shared else None)
-                table = _walk_table(work.classifier, batch, watch, seed, work.options.target, work.masf)
-                write_bytes(shard, parquet(table))
-                known.keep(one.name, number, watch.first if shared else None)
-            advance(len(batch))
+        _shards(work.run, name).fill(
+            work.test.batches(TOKENS_AT_ONCE, rows),
+            walked,
+            advance=advance,
+            warn=reporter.warn,
+            share=(part, parts),
+        )
 
 
-def shard_of(run: Run, name: str, number: int) -> Path:
-    """Return the file of a batch of a walk."""
-    return run.measurements / name / f"{number:05d}.parquet"
+def _shards(run: Run, name: str) -> Shards:
+    return Shards(run.measurements / name)
 
 
 def _walk_table(

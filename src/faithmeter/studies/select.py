@@ -34,8 +34,8 @@ from faithmeter.runs.kinds import ABOVE_RANDOM, SELECT, SELECT_FULL, SELECT_KIND
 from faithmeter.runs.results import Result, most_faithful
 from faithmeter.runs.run import DEFAULT_MEASURE, Run
 from faithmeter.runs.settings import of_model, require_same
+from faithmeter.runs.shards import Shards, as_parquet
 from faithmeter.statistics import Weights, bca_interval, student_interval
-from faithmeter.studies.faithfulness_rows import parquet
 from faithmeter.studies.measure import TOKENS_AT_ONCE, distinct
 from faithmeter.studies.roar.roar import DEAR, epoch_seconds
 from faithmeter.studies.train import encode, fresh_classifier, with_classes_of
@@ -207,17 +207,17 @@ def _importance(work: _Work, one: ImportanceMeasure, seed: int) -> dict[str, Imp
         return {part: _random(work, one, part, seed) for part in SPLITS}
     found = {}
     for part, encoded in work.encoded.items():
-        shards = []
+        shards = Shards(work.folder / one.name / "importance", ".safetensors", f"{part}-")
+        pieces = _pieces(encoded)
+
+        def explained(_: int, rows: Ints, encoded: Encoded = encoded, part: str = part) -> bytes:
+            importance = _explained(work.classifier, encoded, rows, one, _seed(0, part))
+            return safetensors.numpy.save({"importance": importance})
+
         with work.reporter.bar(f"{one.name}, {part}", len(encoded)) as advance:
-            for number, rows in enumerate(_pieces(encoded)):
-                file = work.folder / one.name / "importance" / f"{part}-{number:05d}.safetensors"
-                if not is_done(file, work.reporter.warn):
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    explained = _explained(work.classifier, encoded, rows, one, _seed(0, part))
-                    write_bytes(file, safetensors.numpy.save({"importance": explained}))
-                shards.append(safetensors.numpy.load_file(file)["importance"])
-                advance(len(rows))
-        found[part] = np.concatenate(shards)
+            shards.fill(pieces, explained, advance=advance, warn=work.reporter.warn)
+        files = map(shards.file, range(len(pieces)))
+        found[part] = np.concatenate([safetensors.numpy.load_file(file)["importance"] for file in files])
     return found
 
 
@@ -284,7 +284,7 @@ def _learn(work: _Work, measure: str, kind: str, seed: int, cut: dict[str, Encod
     training = dataclasses.replace(work.training, seed=seed)
     outcome = fine_tune(second, cut["train"], cut["validation"], training, metric=metric, checkpoints=checkpoints)
     predicted = second.predict(cut["test"]).argmax(dim=-1).cpu().numpy()
-    write_bytes(file, parquet(pyarrow.table({"row": np.arange(len(predicted)), "predicted": predicted})))
+    write_bytes(file, as_parquet(pyarrow.table({"row": np.arange(len(predicted)), "predicted": predicted})))
     shutil.rmtree(checkpoints, ignore_errors=True)
     reached = performance(metric, cut["test"].labels, predicted)
     title = f"{measure}, {kind}, seed {seed}"
