@@ -12,6 +12,7 @@ from faithmeter.data.splits import DataSpec, load_splits, match_labels
 from faithmeter.data.tables import read_rows
 from faithmeter.data.tasks import TASKS, append_known_token, find_task
 from faithmeter.errors import InputError
+from faithmeter.runs.commands import as_command
 from faithmeter.runs.run import Run, RunConfig
 
 # FMM Table 2: rows of the hub's train, and what 80/20 makes of them
@@ -340,9 +341,8 @@ def test_clean_labels_makes_one_class_of_the_spellings_and_keeps_the_most_freque
     assert counted == {0: 3 + 2 + 2, 1: 8 + 5 + 2}
     assert "2 rows with the label ' POSITIVE ' count as 'Positive'." in splits.notes
     assert "3 rows with the label ' Negative' count as 'Negative'." in splits.notes
-    assert DataSpec(**{**asdict(spec), "classes": "Positive=good"}).options[-5:] == [
-        "--classes", "Positive=good", "--clean-labels", "--data-seed", "0",
-    ]  # fmt: skip
+    command = as_command("train", options=DataSpec(**{**asdict(spec), "classes": "Positive=good"}).options)
+    assert command.endswith("--classes Positive=good --clean-labels --data-seed 0")
 
 
 def test_classes_says_what_each_spelling_stands_for_if_only_itself(write):

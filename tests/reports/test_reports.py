@@ -24,9 +24,10 @@ from faithmeter.reports.page import render_page
 from faithmeter.reports.roar import Retrained, leaks, retrained_sections
 from faithmeter.reports.roar import verdict as retraining_verdict
 from faithmeter.runs.results import Result, find, most_faithful
+from faithmeter.studies.commands import commands_of
 from faithmeter.studies.faithfulness_rows import confidence_of_pairs
 from faithmeter.studies.measure import MeasureOptions
-from faithmeter.studies.report import _commands, _examples
+from faithmeter.studies.report import _examples
 from faithmeter.studies.roar.roar import RoarOptions, roar
 from faithmeter.studies.roar.synthetic import synthetic_roar
 from faithmeter.training import config as config_of_training
@@ -358,7 +359,7 @@ def test_the_command_line_writes_a_report_into_the_run(measured, faithmeter):
 
 
 def test_the_commands_in_a_report_make_the_same_run_again(measured, tmp_path, faithmeter):
-    train_again, check_again, measure_again = (shlex.split(line) for line in _commands(measured))
+    train_again, check_again, measure_again = (shlex.split(line) for line in commands_of(measured))
     for line in (train_again, check_again, measure_again):
         assert line[0] == "faithmeter"
         line[2] = str(tmp_path / "again")

@@ -15,7 +15,7 @@ from faithmeter.progress import Silent
 from faithmeter.reports import words
 from faithmeter.runs.results import find
 from faithmeter.studies import adopt as adopting
-from faithmeter.studies.report import _commands
+from faithmeter.studies.commands import commands_of
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +212,7 @@ def test_the_command_line_cuts_the_texts_of_a_model_and_says_so_in_the_report(tu
     code, printed = faithmeter("check", turned, *where, "--max-length", 4)
     assert (code, "cut" in printed) == (0, True), printed
     assert Run(tmp_path / "run").classifier().max_length == 4
-    assert "--max-length 4" in _commands(Run(tmp_path / "run"))[0]
+    assert "--max-length 4" in commands_of(Run(tmp_path / "run"))[0]
     code, printed = faithmeter("measure", turned, *where)
     assert (code, "another max length" in printed) == (2, True)
     code, printed = faithmeter("check", tmp_path / "run", "--max-length", 4)

@@ -29,9 +29,10 @@ from faithmeter.judges.fidelity import fidelity
 from faithmeter.judges.known_token import known_token_splits
 from faithmeter.runs.results import find, rows_of
 from faithmeter.studies import audit as auditing
+from faithmeter.studies.commands import commands_of
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.judgement_rows import drift_points, read_judgements
-from faithmeter.studies.report import _commands, _repetitions
+from faithmeter.studies.report import _repetitions
 
 MEASURES = ("grad-l2", "x-grad-signed", "x-grad-abs", "loo-signed", "attention")
 CHEAP = AuditOptions(("erasure",), MEASURES, rows=12)
@@ -118,7 +119,7 @@ def test_attacks_of_other_settings_are_not_mixed_and_those_of_a_stopped_audit_ar
         audit(run.path, dataclasses.replace(options, attacks=("delete",), budget=0.3))
     monkeypatch.setattr(auditing, "attack_texts", None)  # they are there
     audit(run.path, dataclasses.replace(options, measures=("loo-signed",)))
-    assert "--attacks replace,characters --budget 0.5" in " ".join(_commands(run))
+    assert "--attacks replace,characters --budget 0.5" in " ".join(commands_of(run))
     with pytest.raises(InputError, match="no attack 'erase'"):
         AuditOptions(attacks=("erase",))
 
@@ -257,7 +258,7 @@ def test_texts_whose_word_was_cut_away_are_not_learnt_from(run):
 
 
 def test_the_report_names_the_command_of_each_judge(audited):
-    commands = [line for line in _commands(audited) if line.startswith("faithmeter audit")]
+    commands = [line for line in commands_of(audited) if line.startswith("faithmeter audit")]
     assert len(commands) == 10
     assert any("--judges known-token" in line and "--place end" in line for line in commands)
 
@@ -284,7 +285,7 @@ def test_another_seed_is_compared_where_it_is_named_and_random_weights_are_less_
         for judge, detail in (("other-seed", "same answer"), ("random-weights", None))
     )
     assert alike > untrained + 0.1
-    assert f"--other {other_seed.path}" in " ".join(_commands(run))
+    assert f"--other {other_seed.path}" in " ".join(commands_of(run))
 
 
 def test_only_another_seed_of_the_same_training_is_another_seed(run, other_seed, tmp_path):

@@ -15,8 +15,9 @@ from faithmeter.progress import Silent
 from faithmeter.reports.select import select_sections
 from faithmeter.runs.results import Result, find, rows_of
 from faithmeter.studies import select as selecting
+from faithmeter.studies.commands import commands_of
 from faithmeter.studies.faithfulness_rows import pool
-from faithmeter.studies.report import _commands, _repetitions
+from faithmeter.studies.report import _repetitions
 
 OPTIONS = SelectOptions(("loo-signed",), ("top",))
 
@@ -65,7 +66,7 @@ def test_the_section_says_what_it_shows_and_what_it_cannot(selected, tmp_path):
     files = report([selected.path], tmp_path / "report", formats=("html", "csv"), examples=False)
     assert "Select, then predict" in files[0].read_text()
     assert "select.csv" in {file.name for file in files}
-    (command,) = [line for line in _commands(selected) if line.startswith("faithmeter select")]
+    (command,) = [line for line in commands_of(selected) if line.startswith("faithmeter select")]
     assert "--measures loo-signed,random --rationales contiguous,top --length 0.2 --seeds 0" in command
     assert not select_sections([])
 
@@ -198,7 +199,7 @@ def test_other_lengths_stand_beside_each_other_and_other_settings_are_refused(ru
     select(run.path, SelectOptions(**cheap))
     select(run.path, SelectOptions(**cheap, length=0.5))
     assert {row["detail"] for row in rows_of(run.results, "select")} == {"top, 20 %", "top, 50 %"}
-    assert len([line for line in _commands(run) if line.startswith("faithmeter select")]) == 2
+    assert len([line for line in commands_of(run) if line.startswith("faithmeter select")]) == 2
     with pytest.raises(InputError, match="another rows"):
         select(run.path, SelectOptions(**{**cheap, "rows": 50}))
     with pytest.raises(InputError, match="another epochs"):

@@ -32,7 +32,8 @@ from faithmeter.reports.words import CHECKED_TEXTS, verdict
 from faithmeter.runs.results import find, rows_of
 from faithmeter.studies.audit import AuditOptions
 from faithmeter.studies.check import in_words
-from faithmeter.studies.report import _commands, _repetitions
+from faithmeter.studies.commands import commands_of
+from faithmeter.studies.report import _repetitions
 from faithmeter.studies.transfer import match_classes
 
 
@@ -215,7 +216,7 @@ def test_the_other_jobs_take_it_as_any_run(made, trained, tmp_path):
     assert "in domain: reviews" in page
     assert "Unmasked already they are out-of-distribution" in page
     attack(path, rows=3)
-    commands = _commands(Run(path))
+    commands = commands_of(Run(path))
     assert [line.split()[1] for line in commands] == ["transfer", "check", "measure", "audit", "attack"]
     with pytest.raises(InputError, match="what it began from is not known"):
         select(path)

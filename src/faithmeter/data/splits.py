@@ -59,17 +59,11 @@ class DataSpec:
         return Task(name, self.text, self.context, self.label, None, self.metric, 10, "")
 
     @property
-    def options(self) -> list[str]:
-        """The options of the command line that name this data."""
+    def options(self) -> dict[str, Any]:
+        """The options of the command line that name this data, but for those that are as usual."""
         usual = (("text", "text"), ("label", "label"), ("metric", "accuracy"))
-        said = [(name, value) for name, value in vars(self).items() if (name, value) not in usual]
-        return [
-            part
-            for name, value in said
-            if value is not None and value is not False
-            for part in (f"--{'data-seed' if name == 'seed' else name.replace('_', '-')}", str(value))
-            if value is not True or part != str(value)
-        ]
+        named = {name: value for name, value in vars(self).items() if (name, value) not in usual and name != "seed"}
+        return {**named, "data_seed": self.seed}
 
     def new_names(self, known: Collection[str]) -> dict[str, str]:
         """Return the other names that `classes` gives to labels, of those that the data has."""

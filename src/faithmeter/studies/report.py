@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from importlib import metadata
@@ -30,14 +29,13 @@ from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sec
 from faithmeter.runs.repetitions import asked_of, but_the_seed, seed_of
 from faithmeter.runs.results import Rows, most_faithful
 from faithmeter.runs.run import MEASURE_AGAIN, Run, is_roar
+from faithmeter.studies.commands import command_of_experiment, commands_of
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.judgement_rows import drift_points
 from faithmeter.studies.roar.experiment import RoarRun
 
 FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
-ATTACK_OPTIONS = ("rows", "kinds", "budget", "seed")
-AUDIT_OPTIONS = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget", "other")
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 
 
@@ -126,7 +124,7 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         histories=[run.history for run in runs],
         trainings={seed_of(run): run.results for run in runs},
         settings=_settings(runs),
-        commands=[line for run in runs for line in _commands(run)],
+        commands=[line for run in runs for line in commands_of(run)],
         validation_rows=None if masf is None else masf.rows,
         examples=_examples(first, rows) if examples else (),
         about=_about(first),
@@ -169,25 +167,6 @@ def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = 
         **environment["packages"],
         "machine": f"{environment['platform']}, {environment['device']}, {environment['cores']} cores",
     }
-    options = [
-        part
-        for name in ("measures", "protocols", "seeds")
-        for part in (f"--{name}", ",".join(map(str, getattr(config, name))))
-    ]
-    for name, value in vars(config.training).items():
-        if name in ("epochs", "learning_rate", "batch_size"):
-            options += [f"--{name.replace('_', '-')}", str(value)]
-    options += [
-        "--steps",
-        config.steps,
-        "--target",
-        config.target,
-        "--ig-steps",
-        str(config.ig_steps),
-        "--max-length",
-        str(config.max_length),
-    ]
-    options += ["--vectors", config.vectors] if config.vectors else []
     return Retrained(
         title=f"{config.subject}, retrained",
         metric=config.metric,
@@ -195,7 +174,7 @@ def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = 
         protocols=config.protocols,
         rows=run.results,
         settings=[(name.replace("_", " "), str(value)) for name, value in listed.items()],
-        commands=[_command("roar", str(run.path), *config.data.options, "--model", config.model, *options)],
+        commands=[command_of_experiment(run)],
         masked=masked,
         beside=beside,
     )
@@ -235,97 +214,6 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "machine": f"{environment['platform']}, {environment['device']}, {environment['cores']} cores",
     }
     return [(name.replace("_", " "), str(value)) for name, value in found.items()]
-
-
-def _command(*parts: str) -> str:
-    return shlex.join(("faithmeter", *parts))
-
-
-def _commands(run: Run) -> list[str]:
-    """Return the commands that lead to the run."""
-    config, path = run.config, str(run.path)
-    data = config.data.options
-    check = [_command("check", path, *_check_options(run))] if run.checked else []
-    if config.reference is not None:
-        made = _command("transfer", config.reference, path, *data)
-        return [made, *check, *_measure_command(run), *_audit_commands(run), *_attack_command(run)]
-    if config.training is None:
-        extra = ["--run", path, "--max-length", str(config.max_length)]
-        extra += ["--masked-before"] if config.masked_before else []
-        made = _command("check", config.model, *data, *extra, *_check_options(run))
-        return [made, *_measure_command(run), *_audit_commands(run), *_attack_command(run)]
-    options = [
-        part
-        for name, value in vars(config.training).items()
-        if name not in {"betas", "mask_context", "curriculum", *config.training.idle} and value not in (None, ())
-        for part in (f"--{name.replace('_', '-')}", ",".join(value) if name == "robust" else str(value))
-    ]
-    flags = ["--mask-context"] if config.training.mask_context else []
-    flags.append("--curriculum" if config.training.curriculum else "--no-curriculum")
-    flags += ["--max-length", str(config.max_length), *(["--vectors", config.vectors] if config.vectors else [])]
-    train = _command("train", path, *data, "--model", config.model, *options, *flags)
-    return [train, *check, *_measure_command(run), *_audit_commands(run), *_attack_command(run), *_select_commands(run)]
-
-
-def _check_options(run: Run) -> list[str]:
-    masf = run.in_distribution_test()
-    return [] if masf is None else ["--form", masf.form, "--rows", str(masf.rows)]
-
-
-def _measure_command(run: Run) -> list[str]:
-    """Return the command that measured the run; a function of the user's own has no name that a command knows."""
-    settings = run.measurement_settings
-    if not settings:
-        return []
-    asked = settings["asked"]
-    known = [name for name in asked["measures"] if name in IMPORTANCE_MEASURES]
-    units = ("by", "chunk") if settings["by"] != TOKEN else ()
-    names = ("target", "rows", "beam_rows", "seed", *units)
-    options = {name: settings[name] for name in names if settings[name] is not None}
-    parts = [
-        part
-        for name, value in {"measures": ",".join(known), **options, "random_runs": asked["random_runs"]}.items()
-        for part in (f"--{name.replace('_', '-')}", str(value))
-    ]
-    without = ["--without-check"] if asked["without_check"] else []
-    own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in IMPORTANCE_MEASURES]
-    return [_command("measure", str(run.path), *parts, *without), *own]
-
-
-def _audit_commands(run: Run) -> list[str]:
-    """Return the commands that let others judge the run, one a judge, for each may have been asked otherwise."""
-    commands = []
-    for judge, settings in run.judgement_settings.items():
-        folders = sorted(folder.name for folder in (run.judgements / judge).iterdir())
-        known = [name for name in IMPORTANCE_MEASURES if name in folders and name != "random"]
-        asked = {name: settings[name] for name in AUDIT_OPTIONS if settings.get(name) is not None}
-        parts = [part for name, value in asked.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-        commands.append(_command("audit", str(run.path), "--judges", judge, "--measures", ",".join(known), *parts))
-    return commands
-
-
-def _select_commands(run: Run) -> list[str]:
-    """Return the commands that trained second models on rationales, one a length."""
-    found: dict[str, list[set[str]]] = {}
-    for file in run.selections.glob("*/*/seed-*/answers.parquet"):
-        measure, cut, seed = file.parts[-4:-1]
-        kind, length = cut.split("-", 1)
-        for names, name in zip(found.setdefault(length, [set(), set(), set()]), (measure, kind, seed[5:]), strict=True):
-            names.add(name)
-    settings = run.selection_settings
-    return [
-        _command("select", str(run.path), "--measures", ",".join(sorted(measures)), "--rationales",
-                 ",".join(sorted(kinds)), "--length", length, "--seeds", ",".join(sorted(seeds)), "--rows",
-                 str(settings["rows"]), "--epochs", str(settings["epochs"]))
-        for length, (measures, kinds, seeds) in sorted(found.items())
-    ]  # fmt: skip
-
-
-def _attack_command(run: Run) -> list[str]:
-    """Return the command that attacked the run's texts."""
-    asked = {name: value for name, value in run.attack_settings.items() if name in ATTACK_OPTIONS}
-    parts = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
-    return [_command("attack", str(run.path), *parts)] if parts else []
 
 
 def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:

@@ -1,7 +1,6 @@
 """Train: masked fine-tuning of a model on a task, into a run directory."""
 
 import dataclasses
-import shlex
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from faithmeter.models.classifier import Classifier, classes_of, load_classifier
 from faithmeter.models.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
 from faithmeter.performance import LEVEL, majority_p_value, majority_performance, performance, require_metric
 from faithmeter.progress import Reporter, Silent
+from faithmeter.runs.commands import as_command
 from faithmeter.runs.results import Result, Rows, find
 from faithmeter.runs.run import Run, RunConfig, refuse_existing
 from faithmeter.studies.faithfulness_rows import store_card
@@ -361,8 +361,7 @@ def masked_performance(
 
 def command_to_train(path: str | Path, data: DataSpec, model: str | Path, max_length: int) -> str:
     """Return the command that trains a model on data, by masked fine-tuning."""
-    said = (*data.options, "--model", str(model), "--max-length", str(max_length))
-    return shlex.join(("faithmeter", "train", str(path), *said))
+    return as_command("train", path, options={**data.options, "model": model, "max_length": max_length})
 
 
 def command_to_train_on(run: Run) -> str | None:
