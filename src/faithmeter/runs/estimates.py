@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from faithmeter.data.batch import Encoded, Ints
-from faithmeter.models.classifier import Classifier
-from faithmeter.measuring.curves import walk_passes
 from faithmeter.importance import ImportanceMeasure
 from faithmeter.masking import STEPS
+from faithmeter.measuring.curves import walk_passes
+from faithmeter.models.classifier import Classifier
 
 WORTH_SAYING = 60  # seconds that work takes before its estimate is worth a line
 

@@ -29,16 +29,16 @@ from typing import Any
 import pyarrow.parquet
 import torch
 
-from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.data.splits import DataSpec, Splits, load_splits
+from faithmeter.data.units import TOKEN
 from faithmeter.errors import InputError, first_line
 from faithmeter.files import LOCK, new_folder, read_json, read_jsonl, require_whole, write_json, write_jsonl
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.in_distribution import MaSF
+from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.runs.results import Result, most_faithful
 from faithmeter.training import TrainingConfig
 from faithmeter.training.strategy import STRATEGIES
-from faithmeter.data.units import TOKEN
 
 FORMAT = 1
 HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them

@@ -5,9 +5,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from faithmeter.data.units import TOKEN
 from faithmeter.errors import InputError
 from faithmeter.runs.run import Run
-from faithmeter.data.units import TOKEN
 
 # Kept for whoever reads the results, and never compared: a release must not lock what is stored. One that changes what
 # is stored, or how it is computed, raises a format number.
