@@ -52,3 +52,11 @@ def test_the_thesis_has_its_place_and_year_in_every_module_that_speaks_of_it():
 def test_a_citation_is_found_however_it_is_written():
     text = "Efron, 1987, Eq. 2.3; (Li et al.,\n2023); as DeYoung et al. (2020) and Zhou and Shah (2023) say"
     assert cited(text) == {"Efron (1987)", "Li et al. (2023)", "DeYoung et al. (2020)", "Zhou and Shah (2023)"}
+
+
+def test_the_version_to_cite_is_the_newest_of_the_changelog_and_of_the_package():
+    root = DOCS.parent
+    newest = re.search(r"^## \[([\d.]+)\] - ([\d-]+)$", (root / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    citation = (root / "CITATION.cff").read_text("utf-8")
+    assert newest[1] == faithmeter.__version__
+    assert f"\nversion: {newest[1]}\ndate-released: {newest[2]}\n" in citation
