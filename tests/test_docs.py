@@ -51,7 +51,8 @@ from faithmeter.studies.suite.file import ready_suites
 from faithmeter.training import curriculum
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+DOCS = sorted(ROOT.glob("docs/**/*.md"))
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")), *DOCS]
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 COMMANDS = typer.main.get_command(cli.app).commands
 PROGRAMS = ("faithmeter", "make", "pip", "python", "accelerate")
@@ -456,13 +457,13 @@ def test_every_public_name_is_on_the_page_of_names():
 
 
 def test_every_command_is_run_on_a_page_of_the_docs():
-    code = "".join(b.code for page in PAGES[1:] for b in blocks(page.read_text(encoding="utf-8"))[0])
+    code = "".join(b.code for page in DOCS for b in blocks(page.read_text(encoding="utf-8"))[0])
     assert not [name for name in COMMANDS if f"faithmeter {name}" not in code]
 
 
 def test_every_page_is_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert not [page.name for page in PAGES[1:] if f": {page.name}\n" not in menu]
+    assert not [page.name for page in DOCS if f": {page.name}\n" not in menu]
 
 
 def test_shell_code_is_read_as_bash_reads_it(tmp_path):
