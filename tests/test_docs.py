@@ -8,11 +8,12 @@ curriculum, the bootstrap and retraining are short, and only the page about the 
 
 Not run, but checked: `make` (the target exists; what a recipe calls of faithmeter is run), `pip install` (the extra or
 the package is known), benchmarks (the script takes these options), and the processes that `accelerate launch` starts
-(one is run in their place). The page of `serve` is made and not served. Code within a sentence is checked for commands
-and options that exist.
+(one is run in their place). The page of `serve` is made and not served. Code within a sentence or a table is checked
+for commands, options, methods, files and tests that exist.
 """
 
 import argparse
+import inspect
 import json
 import os
 import re
@@ -21,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import datasets
@@ -33,8 +34,11 @@ from matplotlib.figure import Figure
 
 import faithmeter as package
 from faithmeter import statistics
+from faithmeter.attacks.kinds import ATTACKS
 from faithmeter.cli import main as cli
 from faithmeter.data import babi
+from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.judges.battery import JUDGES
 from faithmeter.measuring import retraining as roar
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import small_classifier
@@ -43,10 +47,12 @@ from faithmeter.reports.parts import Drawn
 from faithmeter.studies import train as training
 from faithmeter.studies.roar import rows as roar_summary
 from faithmeter.studies.roar.synthetic import synthetic_roar
+from faithmeter.studies.suite.file import ready_suites
 from faithmeter.training import curriculum
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+DOCS = sorted(ROOT.glob("docs/**/*.md"))
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")), *DOCS]
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 COMMANDS = typer.main.get_command(cli.app).commands
 PROGRAMS = ("faithmeter", "make", "pip", "python", "accelerate")
@@ -365,6 +371,69 @@ def test_code_within_a_sentence_names_commands_and_options_that_exist(page):
             assert program in every, code
 
 
+# what the first column of a table names in code, by the head of that column
+COLUMNS = {
+    "judge": set(JUDGES),
+    "measure": set(IMPORTANCE_MEASURES),
+    "`--kinds`": set(ATTACKS),
+    "suite": set(ready_suites()),
+    "field": {field.name for field in fields(package.Task)},
+}
+OBJECTS = {"classifier": Classifier, "batch": package.Batch, "run": package.Run}  # as pages call them
+TESTS = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+
+
+def table_rows(text: str) -> list[tuple[str, list[str]]]:
+    """Return the rows of all tables, each as the head of its first column and its cells."""
+    found, head = [], None
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            head = None
+        elif head is None:
+            head = line.strip("| ").split(" | ")[0]
+        elif not line.startswith("|-"):
+            found.append((head, [cell.strip() for cell in line.strip("|").split(" | ")]))
+    return found
+
+
+def check_attribute(owner: type, code: str) -> None:
+    """See that a class has what `code` names, such as `rows` or `logits(batch)`, with parameters of these names."""
+    name, _, arguments = code.removesuffix(")").partition("(")
+    known = {field.name for field in fields(owner)} if is_dataclass(owner) else set()
+    assert name in known or hasattr(owner, name), f"{owner.__name__} has no {name}"
+    for argument in re.findall(r"\w+", arguments):
+        assert argument in inspect.signature(getattr(owner, name)).parameters, f"{code}: no parameter {argument}"
+
+
+@EVERY_PAGE
+def test_code_in_tables_and_sentences_names_what_is_there(page):
+    _, rest = blocks(page.read_text(encoding="utf-8"))
+    for head, cells in table_rows(rest):
+        names = re.findall(r"`([^`]+)`", cells[0])
+        if head in COLUMNS:
+            whole = [names[0].rsplit("-", 1)[0] + name if name.startswith("-") else name for name in names]
+            assert set(whole) <= COLUMNS[head], cells[0]
+        if len(names) == 1 and names[0] in OBJECTS:
+            for call in re.findall(r"`(\w+\([^`]*\))`", " ".join(cells[1:])):
+                check_attribute(OBJECTS[names[0]], call)
+    for code in re.findall(r"`([^`]+)`", rest):
+        owner, _, attribute = code.partition(".")
+        if owner in OBJECTS and re.fullmatch(r"\w+(\(.*\))?", attribute):
+            check_attribute(OBJECTS[owner], attribute)
+        if re.match(r"(src|tests|docs|benchmarks)/[\w./-]+$", code):
+            assert (ROOT / code).exists(), code
+        if re.fullmatch(r"test_\w+", code):
+            assert f"def {code}(" in TESTS, code
+
+
+def test_a_method_or_a_parameter_that_is_not_there_is_found():
+    check_attribute(Classifier, "logits_of_masks(batch, rows, masked)")
+    check_attribute(package.Batch, "maskable")
+    for wrong in ("gradients(...)", "logits_of_masks(batch, columns)", "weights"):
+        with pytest.raises(AssertionError):
+            check_attribute(Classifier, wrong)
+
+
 def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, as the site and the code host make them."""
     headings = re.findall(r"^#+ (.+)$", blocks(text)[1], re.MULTILINE)
@@ -388,13 +457,13 @@ def test_every_public_name_is_on_the_page_of_names():
 
 
 def test_every_command_is_run_on_a_page_of_the_docs():
-    code = "".join(b.code for page in PAGES[1:] for b in blocks(page.read_text(encoding="utf-8"))[0])
+    code = "".join(b.code for page in DOCS for b in blocks(page.read_text(encoding="utf-8"))[0])
     assert not [name for name in COMMANDS if f"faithmeter {name}" not in code]
 
 
 def test_every_page_is_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert not [page.name for page in PAGES[1:] if f": {page.name}\n" not in menu]
+    assert not [page.name for page in DOCS if f": {page.name}\n" not in menu]
 
 
 def test_shell_code_is_read_as_bash_reads_it(tmp_path):

@@ -49,6 +49,14 @@ def test_weights_count_observations_as_often_as_copies_would(metric):
                 assert found[resample, column] == pytest.approx(expected)
 
 
+def test_a_class_that_is_predicted_and_never_gold_counts_in_macro_f1_and_one_that_is_neither_does_not():
+    gold, predicted = np.array([0, 0, 1]), np.array([[0, 0], [2, 0], [1, 1]])
+    found = weighted_performance("macro-f1", gold, predicted)(np.array([[1.0, 1, 1], [1, 1, 0]]))
+    # first column: class 0 has 2·1/(2 + 1) = 2/3, class 1 has 1, class 2 is answered and never right: 0. Without the
+    # third text class 1 is gone. Second column: class 2 is not answered, and does not count.
+    assert found.tolist() == [pytest.approx([5 / 9, 1]), pytest.approx([1 / 3, 1])]
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_each_observation_left_out_gives_the_performance_of_the_others(metric):
     random = np.random.default_rng(0)

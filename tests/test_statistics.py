@@ -36,6 +36,13 @@ def test_one_value_has_no_interval_and_equal_values_a_point():
     assert mean_interval(np.array([0.5, 0.5, 0.5])) == (0.5, 0.5)
 
 
+def test_replicates_that_equal_the_value_count_half_so_that_an_even_sample_has_an_even_interval():
+    # of 0 and 1 the mean is ½, and resampled 0, ½ and 1 in 1, 2 and 1 of 4: half of the replicates lie below once ties
+    # count half, so the bias is 0, and the tails of 2.5 % reach 0 and 1. Counted as above, a quarter would lie below:
+    # Φ(2·Φ⁻¹(¼) + 1.96) = .73 of the replicates, and an upper end of ½; counted as below, a lower end of ½.
+    assert mean_interval(np.array([0.0, 1.0])) == (0, 1)
+
+
 def test_a_statistic_that_is_not_a_number_has_no_interval():
     assert bca_interval(lambda weights: np.full(len(weights), np.nan), 10) is None
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from faithmeter.studies.transfer import transfer
     from faithmeter.training import TrainingConfig, fine_tune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # the one place: pyproject.toml reads it here
 
 __all__ = [
     "IMPORTANCE_MEASURES",

@@ -54,7 +54,7 @@ def masked_count(maskable: int, step: int, steps: int = STEPS) -> int:
 
 
 def random_ratio_mask(maskable: Mask, random: np.random.Generator) -> Mask:
-    """Draw a ratio from U(0, 1), then mask each maskable token with that probability (FMM Sec. 3.2, App. F.1)."""
+    """Draw a ratio from U(0, 1), mask each maskable token with that probability (Madsen et al., 2024, Sec. 3.2)."""
     mask = np.zeros_like(maskable)
     ratio = random.random()
     mask[maskable] = random.random(int(maskable.sum())) < ratio

@@ -339,6 +339,19 @@ def test_the_count_law_and_the_rank_test_equal_scipys():
     assert halves.count_p_value < found.count_p_value + 0.05
 
 
+def test_the_rank_test_of_a_few_rows_worked_by_hand():
+    # the p-value of a single row is uniform whatever the number m of calibration rows: mean ½, variance 1/12
+    for size in (1, 3, 40):
+        found = dataset_test([torch.tensor([0.1])], (size,)).rank_p_value
+        assert found == pytest.approx(stats.norm.cdf((0.1 - 0.5) * math.sqrt(12)))
+    # two rows with m = 3: (m + 1)·p are sums with the variance (2·3·(2 + 3 + 1) + 2)/12 = 38/12, in units of 4² here
+    two, variance = torch.tensor([0.25, 0.5]), 38 / 12 / 16
+    assert dataset_test([two], (3,)).rank_p_value == pytest.approx(stats.norm.cdf(-0.25 / math.sqrt(variance)))
+    # groups are independent: distances from the mean add up, and variances
+    both = dataset_test([two, torch.tensor([0.3])], (3, 1)).rank_p_value
+    assert both == pytest.approx(stats.norm.cdf(-0.45 / math.sqrt(variance + 1 / 12)))
+
+
 def test_the_verdict_of_a_step_says_in_words_what_was_found_and_nothing_about_trust():
     masf = fit_calibrated([null_rows(2000, step, step, shift=2) for step in range(11)], lengths_of(2000))
     typical = verdict_on(masf, null_rows(500, 29, 5, shift=2), 5).words

@@ -44,6 +44,12 @@ def test_racu_divides_the_area_by_the_fall_of_the_random_curve():
     assert racu == pytest.approx(0.15 / 0.35)
 
 
+def test_the_scale_of_racu_goes_down_to_the_last_point_of_the_random_curve_not_to_its_lowest_nor_to_zero():
+    # ACU = ½·½·(0 + .1) + ½·½·(.1 + 0) = .05;  scale = ½·½·(.6 − .1) + ½·½·(−.1 + 0) = .1; to .2 it were .2, to 0 .4
+    acu, racu = area_between_curves(np.array([0.9, 0.1, 0.3]), np.array([0.9, 0.2, 0.3]))
+    assert (acu, racu) == pytest.approx((0.05, 0.5))
+
+
 def test_random_itself_has_no_area_and_worse_than_random_a_negative_one():
     curve = np.array([1.0, 0.8, 0.2])
     assert area_between_curves(curve, curve)[0] == 0

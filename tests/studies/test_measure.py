@@ -660,6 +660,20 @@ def test_pooled_trainings_beat_the_majority_only_where_each_of_them_does(measure
     assert find(pool([one("a", 0.001), one("b", 0.4), one("c", 0.01)]), "majority_p_value")["value"] == 0.4
 
 
+def test_of_pooled_p_values_the_smallest_counts_times_the_number_of_runs(measured, tmp_path):
+    def one(name, walk, check):
+        run = Run(shutil.copytree(measured.path, tmp_path / name))
+        rows = [Result("walk_p_value", walk, "p", "test", None, 60, "loo-signed")]
+        rows += [Result("check_p_value", check, "p", "test", 0.5, 60)]
+        run.store_results(("walk_p_value", "check_p_value"), rows)
+        return run
+
+    rows = pool([one("a", 0.01, 0.6), one("b", 0.9, 0.5), one("c", 0.8, 0.7)])
+    # one training that is led astray is not made good by two that are not: 3 · 0.01, where the mean is 0.57
+    assert find(rows, "walk_p_value", "loo-signed")["value"] == pytest.approx(0.03)
+    assert find(rows, "check_p_value", ratio=0.5)["value"] == 1  # 3 · 0.5 is no probability
+
+
 class Listening(Silent):
     """Remembers what it is told."""
 

@@ -1,7 +1,7 @@
 """Tasks: each is a row of data, never a subclass. Add one by adding a row to `TASKS` (docs/adding-a-task.md).
 
 Columns, metrics, epochs and splits are those of Madsen et al. (2024), Table 2 and Table 3, of Madsen et al. (2022),
-Table 3, and of the other papers named in each row.
+Table 3, and of the other papers named in each row by the short names of docs/bibliography.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -92,7 +92,7 @@ def _babi(number: int) -> Task:
 def append_known_token(rows: list[Row], seed: int) -> list[Row]:
     """Randomise the labels and append the word that tells the label: the true explanation is then known.
 
-    Section 3.2.1 of the Thesis (known-token ground truth); `rows` hold `sentence` and `label`.
+    Oxford thesis (2022), Sec. 3.2.1 (known-token ground truth); `rows` hold `sentence` and `label`.
     """
     labels = np.random.default_rng([seed, len(rows)]).integers(2, size=len(rows))
     words = ("negative", "positive")

@@ -24,20 +24,20 @@ def attention(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int)
     """Return the last layer's attention from where the head reads, the mean of its heads; α of BiLSTM-attention.
 
     An encoder's head reads the first position, a decoder's the last; where it reads the mean of all, so is this.
-    ROAR App. C.1, Eqs. (4) and (5), for BiLSTM-attention.
+    Madsen et al. (2022), App. C.1, Eqs. (4) and (5), for BiLSTM-attention.
     """
     return of_the_text(attention_at, classifier, batch, targets)
 
 
 def attention_average(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
-    """Return the mean attention that a token gets, over layers, heads and queries (Thesis 2.2.2.3)."""
+    """Return the mean attention that a token gets, over layers, heads, queries (Oxford thesis, 2022, Sec. 2.2.2.3)."""
     return of_the_text(attention_average_at, classifier, batch, targets)
 
 
 def attention_rollout(
     classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, residual: bool = False
 ) -> Tensor:
-    """Return the mean over queries of the product of all layers' attentions, heads averaged (Thesis 2.2.2.3).
+    """Return the mean over queries of the product of all layers' attentions, heads averaged (thesis, Sec. 2.2.2.3).
 
     `residual` counts what passes a layer by, as half of each matrix (Abnar and Zuidema, 2020).
     """

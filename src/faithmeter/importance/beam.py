@@ -15,7 +15,9 @@ WIDTH = 10
 
 
 def beam(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, width: int = WIDTH) -> Tensor:
-    """Return n … 1 along the best order of masking found (Zhou & Shah 2023; FMM App. E.2); 0 if masked already.
+    """Return n … 1 along the best order of masking found; 0 if masked already.
+
+    Zhou and Shah (2023), as in Madsen et al. (2024), App. E.2.
 
     A state is a set of masked units, which are tokens where nothing else is said, and its value the sum of logit(x) −
     logit(masked) over the sets on its way: the area over the masking curve. Every round masks one more unit in each of

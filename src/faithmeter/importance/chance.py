@@ -10,7 +10,7 @@ from faithmeter.models.classifier import Classifier
 
 
 def random_importance(_classifier: Classifier, batch: Batch, _targets: Tensor, seed: int) -> Tensor:
-    """Return U(0, 1) for every maskable token or unit, from the seed and the dataset row only (FMM Sec. 3.4)."""
+    """Return U(0, 1) for every maskable token or unit, from seed and dataset row (Madsen et al., 2024, Sec. 3.4)."""
     importance = torch.zeros(batch.maskable.shape)
     for index, (row, units) in enumerate(zip(batch.rows.tolist(), units_in(batch, batch.maskable), strict=True)):
         draws = random_stream(seed, Purpose.RANDOM_IMPORTANCE, row).random(units.count)

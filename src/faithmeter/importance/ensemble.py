@@ -1,4 +1,7 @@
-"""Ensembles: the mean of several importances, each scaled so that its absolute values add up to 1 (Thesis 3.4)."""
+"""Ensembles: the mean of several importances, each scaled so that its absolute values add up to 1.
+
+Oxford thesis (2022), Sec. 3.4.
+"""
 
 from collections.abc import Sequence
 

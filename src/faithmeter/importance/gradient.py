@@ -23,24 +23,26 @@ BASELINES = ("zero", "mask", "pad")
 
 
 def gradient_l1(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
-    """Return |W g_t|_1, the L1 norm over the vocabulary of d logit / d one-hot (FMM App. E.1)."""
+    """Return |W g_t|_1, the L1 norm over the vocabulary of d logit / d one-hot (Madsen et al., 2024, App. E.1)."""
     return of_the_text(gradient_l1_at, classifier, batch, targets)
 
 
 def gradient_l2(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
-    """Return |W g_t|_2, the L2 norm over the vocabulary of d logit / d one-hot (FMM App. E.1)."""
+    """Return |W g_t|_2, the L2 norm over the vocabulary of d logit / d one-hot (Madsen et al., 2024, App. E.1)."""
     return of_the_text(gradient_l2_at, classifier, batch, targets)
 
 
 def input_times_gradient(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
-    """Return ⟨g_t, e_t⟩, the gradient with respect to the one-hot input times that input (FMM App. E.1)."""
+    """Return ⟨g_t, e_t⟩, the gradient by the one-hot input times that input (Madsen et al., 2024, App. E.1)."""
     return of_the_text(input_times_gradient_at, classifier, batch, targets)
 
 
 def integrated_gradient(
     classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, steps: int = STEPS, baseline: str = "zero"
 ) -> Tensor:
-    """Return ⟨e_t − b, mean over i = 1..k of g_t at b + (i/k)(e − b)⟩, Eq. (1) of FMM; a right Riemann sum.
+    """Return ⟨e_t − b, mean over i = 1..k of g_t at b + (i/k)(e − b)⟩, a right Riemann sum.
+
+    Sundararajan et al. (2017); Madsen et al. (2024), Eq. (1).
 
     The gradient is taken at the interpolated point. `baseline` b is the zero vector, or the embedding of the mask or
     the padding token, and stands in for every token of the input, the special ones too.

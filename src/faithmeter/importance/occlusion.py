@@ -15,7 +15,7 @@ PASSES = 64  # of a sampled leave-one-out, the text itself among them
 
 
 def leave_one_out(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
-    """Return logit(x) − logit(x with unit t masked) (FMM App. E.2); 0 for a token that is masked already."""
+    """Return logit(x) − logit(x with unit t masked) (Madsen et al., 2024, App. E.2); 0 if it is masked already."""
     home, batch, targets = batch.input_ids.device, batch.to(classifier.device), targets.to(classifier.device)
     units = open_units(batch)
     sets = [one.tokens_of(np.eye(one.count, dtype=np.bool_)) for one in units]

@@ -1,4 +1,6 @@
-"""Is masked text in-distribution for a model? MaSF (Matan et al., 2022; FMM Sec. 3.3, App. F.2, Algorithm 2).
+"""Is masked text in-distribution for a model? MaSF (Haroush et al., 2022), as used by Madsen et al. (2024).
+
+Sec. 3.3, App. F.2 and Algorithm 2 of the latter.
 
 MaSF asks of a row: is some channel of some layer atypical, against rows that the model is at home with? Features are
 the largest value of a channel over a row's tokens; their empirical CDFs give a p-value a channel, Simes one a layer,

@@ -50,7 +50,7 @@ def counts(columns: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def two_sided(columns: Tensor, values: Tensor) -> Tensor:
-    """Return min(F, 1 − F), F the share strictly smaller (FMM Eq. 2). It can be 0, and its null mean is ¼."""
+    """Return min(F, 1 − F), F the share strictly smaller (Madsen et al., 2024, Eq. 2). Can be 0; null mean ¼."""
     below = torch.searchsorted(columns, values.contiguous(), out_int32=True).float() / columns.shape[-1]
     return torch.minimum(below, 1 - below)
 

@@ -1,11 +1,13 @@
 """Adversarial explanations: can a small change of the input change its explanation, and not the prediction?
 
-Thesis 2.3 and 3.5, after Ghorbani et al. (2019): the word embeddings of a text are changed by δ, no component by more
-than a budget, so that the importance of the tokens that were the most important falls (the top-k attack). Where much
-of the ranking changes and the model answers as before, the explanation says more of itself than of the model. Own code,
-because packages attack predictions, and explanations of images only; here all texts of a batch are searched at once.
+Oxford thesis (2022), Secs. 2.3 and 3.5, after Ghorbani et al. (2019).
 
-What the Thesis leaves open is settled thus. It speaks of x as the sentence, whose |x| elements are ranked, so δ is 0
+The word embeddings of a text are changed by δ, no component by more than a budget, so that the importance of the tokens
+that were the most important falls (the top-k attack). Where much of the ranking changes and the model answers as
+before, the explanation says more of itself than of the model. Own code, because packages attack predictions, and
+explanations of images only; here all texts of a batch are searched at once.
+
+What the thesis leaves open is settled thus. It speaks of x as the sentence, whose |x| elements are ranked, so δ is 0
 outside the tokens that are: special tokens, context, padding and what is masked already stay as they are. The search
 starts from δ = 0 and takes plain gradient steps, cut to the budget after each. Of all points on its way the best that
 keeps the prediction is taken, as Ghorbani et al. do. The constrained attack must keep the prediction, too: its penalty
@@ -28,7 +30,7 @@ from faithmeter.models.classifier import Classifier
 
 STEPS = 500
 BUDGET = 2.0  # of the largest component of δ
-BETA = 1.0  # the Thesis sets α and β to 1
+BETA = 1.0  # the thesis sets α and β to 1
 RATE, HALVED_EVERY = 0.1, 200
 STILL, STILL_STEPS = 1e-5, 20  # a search ends when no component has moved by more, for so many steps
 TOP_PER_CENT = 15
@@ -83,7 +85,7 @@ def adversarial(
     budget: float = BUDGET,
     beta: float = BETA,
 ) -> Columns:
-    """Attack the explanation of every text's predicted class, and return what changed (Thesis 2.3, 3.5).
+    """Attack the explanation of every text's predicted class, and return what changed (thesis, Secs. 2.3 and 3.5).
 
     `rank_change` and `top_k_sum_change` say how much the explanation changed, `probability_change` how much the
     probability of the predicted class fell: m(x) − m(x + δ). `constrained` also keeps that near 0, by a penalty
@@ -123,15 +125,15 @@ def top_k(importance: Tensor, k: int) -> Tensor:
 
 
 def rank_change(before: Tensor, after: Tensor, k: int) -> float:
-    """Return the share of the first k ranks that another token has now (Thesis 2.3): [12, 3, 7], [3, 15, 7] is 2/3.
+    """Return the share of the first k ranks that another token has now (Sec. 2.3): [12, 3, 7], [3, 15, 7] is 2/3.
 
-    The Thesis prints the share that stayed the same, and reports, as here, the share that changed.
+    The thesis prints the share that stayed the same, and reports, as here, the share that changed.
     """
     return float((top_k(before, k) != top_k(after, k)).double().mean())
 
 
 def top_k_sum_change(before: Tensor, after: Tensor, k: int) -> float:
-    """Return by how much the importance of those tokens fell, in sum, that were the k most important (Thesis 2.3)."""
+    """Return by how much the importance of those tokens fell, in sum, that were the k most important (Sec. 2.3)."""
     top = top_k(before, k)
     return float((before[top].double() - after[top].double()).sum())
 

@@ -1,6 +1,6 @@
-"""Embedding drift: how far do texts move in what the model makes of them while they are masked (Infidelity; SPEC 9)?
+"""Embedding drift: how far do texts move in what the model makes of them while they are masked?
 
-Robust Infidelity shows that masked texts leave the places where the original ones lie, so that what the model does with
+Crothers et al. (2023) show that masked texts leave the places where the original ones lie: what the model does with
 them, and every number made of it, is its own affair. A text is masked by its explanation, the most important tokens
 first, and its representation, what the head reads, is compared with that of the whole text and with the data.
 

@@ -1,8 +1,8 @@
 """Erasure: what happens to a prediction when only the important tokens stay, or when just they go.
 
-Sufficiency and comprehensiveness (DeYoung et al., 2020; the Thesis' Definitions 2.1 and 2.2), and their normalised
-forms (Carton et al., 2020; used by REGEX). Both look at masked texts, which a model may never have met: where an
-in-distribution test is given, how many of them it finds strange stands beside the numbers.
+Sufficiency and comprehensiveness (DeYoung et al., 2020; Oxford thesis, 2022, Definitions 2.1 and 2.2), and their
+normalised forms (Carton et al., 2020; used by Li et al., 2023). Both look at masked texts, which a model may never have
+met: where an in-distribution test is given, how many of them are out-of-distribution stands beside the numbers.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ NO_SCALE = 1e-4  # masking everything must cost at least this much probability, 
 
 
 def tokens_of(ratio: float, maskable: int) -> int:
-    """Return how many of a text's maskable tokens a ratio is: rounded up, so at least 1. The Thesis does not say.
+    """Return how many of a text's maskable tokens a ratio is: rounded up, so at least 1. The thesis does not say.
 
     In whole numbers, because 0.07 * 100 is above 7.
     """

@@ -1,7 +1,7 @@
 """Explanations against a known truth: do the most important tokens lie where they should?
 
-The truth L of a text is a set of its tokens: the telling word of a known-token problem (the Thesis' Sec. 2.2.3.1), or
-what a human marked as the reason (plausibility). A text whose L is empty cannot be judged: nan.
+The truth L of a text is a set of its tokens: the telling word of a known-token problem (Oxford thesis, 2022, Sec.
+2.2.3.1), or what a human marked as the reason (plausibility). A text whose L is empty cannot be judged: nan.
 """
 
 from math import comb
@@ -16,7 +16,7 @@ from faithmeter.judges.ranking import ranks
 def ground_truth(importance: Tensor, maskable: Tensor, truth: Tensor) -> Columns:
     """Return how well the ranking of every row finds its truth L, of |L| tokens among n maskable ones.
 
-    - `overlap`: 1 where the top |L| tokens are exactly L, else 0 (the Thesis' GTOverlap). High is good.
+    - `overlap`: 1 where the top |L| tokens are exactly L, else 0 (the thesis' GTOverlap). High is good.
     - `mean_rank`: the smallest r/n such that the top r tokens hold all of L (MeanRankPercentage). Low is good.
     - `precision_at_truth`: the share of the top |L| tokens that are in L, which tells more than `overlap` where L is a
       long human rationale. High is good.

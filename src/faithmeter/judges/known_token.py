@@ -1,4 +1,4 @@
-"""The known-token problem: a task whose explanation is known, made of any task (the Thesis' Sec. 3.1).
+"""The known-token problem: a task whose explanation is known, made of any task (Oxford thesis, 2022, Sec. 3.1).
 
 The labels are drawn at random, so that nothing in the texts tells them, and a word that does is put into each text. A
 model that solves it can only have read that word, and an explanation of it should say so.
@@ -17,7 +17,7 @@ from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 
 PLACES = ("end", "anywhere")
-TWO_WORDS = ("negative", "positive")  # the Thesis'
+TWO_WORDS = ("negative", "positive")  # of the thesis
 START, END = "known_start", "known_end"  # columns: the characters [start, end) of the telling word
 
 

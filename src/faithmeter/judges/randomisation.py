@@ -1,11 +1,13 @@
-"""Layer randomisation: does an explanation change when what the model has learnt is taken away (Thesis 2.2.3.3, 3.3)?
+"""Layer randomisation: does an explanation change when what the model has learnt is taken away?
+
+Adebayo et al. (2018), for texts as in the Oxford thesis (2022), Secs. 2.2.3.3 and 3.3.
 
 Whole blocks (an attention layer with the feed-forward layer behind it) get fresh weights, as before any training:
 `cascading` from the head down to the embeddings, each block with all that lie above it; `independent` one at a time.
 An explanation that stays as it was does not depend on what was learnt there.
 
-Two tests of REGEX compare whole models: `untrained` has fresh weights throughout, and another run was trained with
-another seed. Explanations are alike by `rank_correlation` and by `top_overlap`.
+Two tests of Li et al. (2023) compare whole models: `untrained` has fresh weights throughout, and another run was
+trained with another seed. Explanations are alike by `rank_correlation` and by `top_overlap`.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Rationales of select-then-predict (FRESH; Jain et al., 2020; used by REGEX): the few tokens that a measure chooses.
+"""Rationales of select-then-predict (FRESH; Jain et al., 2020): the few tokens that a measure chooses.
 
 A second model is shown nothing but the rationale, so what it answers rests on these tokens by construction. The others
 are taken out of the ids, not masked, and nothing is tokenised again: the pieces of a word that stay are the same ones.

@@ -1,6 +1,7 @@
-"""Faithfulness curves: mask what is called important, step by step, explaining anew each time (FMM Sec. 3.4, App. F.3).
+"""Faithfulness curves: mask what is called important, step by step, explaining anew each time.
 
-The faster performance falls below that under random masking, the more faithful the explanation.
+Madsen et al. (2024), Sec. 3.4 and App. F.3. The faster performance falls below that under random masking, the more
+faithful the explanation.
 """
 
 from collections.abc import Iterator
@@ -167,7 +168,7 @@ def performance_band(metric: str, gold: Ints, curves: list[Curve]) -> list[tuple
 def held_by_the_most_important(importance: Tensor, maskable: Tensor, steps: int = STEPS) -> Tensor:
     """Return (rows, steps + 1): the share of a row's |importance| in its top floor(n·k/steps) of n maskable tokens.
 
-    The sparsity of ROAR's App. E. nan where there is no importance at all.
+    The sparsity of Madsen et al. (2022), App. E. nan where there is no importance at all.
     """
     ordered = importance.abs().double().masked_fill(~maskable, 0.0).sort(dim=1, descending=True).values
     sums = torch.nn.functional.pad(ordered.cumsum(dim=1), (1, 0))

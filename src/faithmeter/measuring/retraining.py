@@ -1,4 +1,6 @@
-"""ROAR and Recursive ROAR: mask what is called important, retrain, and see what is lost (ROAR Secs. 3 and 5).
+"""ROAR and Recursive ROAR: mask what is called important, retrain, and see what is lost.
+
+ROAR is from Hooker et al. (2019), Recursive ROAR from Madsen et al. (2022), Secs. 3 and 5.
 
 The work is a graph of trainings. ROAR masks by the importance in the unmasked model; Recursive ROAR explains anew, with
 the model and the data of one step before. At the first step they are the same training; random masking needs no
@@ -132,7 +134,7 @@ def explain_split(
 def sparsity(encoded: Encoded, importance: Importance) -> tuple[list[float], list[float]]:
     """Return the mean share of |importance| in the top 0, 10 … 100 % of the tokens, and in the top 0, 1 … 10 tokens.
 
-    ROAR App. E, Figs. 6 and 5. Texts without importance do not count.
+    Madsen et al. (2022), App. E, Figs. 6 and 5. Texts without importance do not count.
     """
     relative, absolute = [], []
     for batch in encoded.batches(TOKENS_AT_ONCE):
@@ -159,9 +161,9 @@ def held_by_top_tokens(importance: Importance, maskable: Mask, most: int = STEPS
 def rises(curves: Floats, random: Floats, observations: int) -> float | None:
     """Return by how much the mean of (seeds, steps + 1) curves rises again while more is masked; None where by chance.
 
-    A sign of class leakage: which tokens were masked tells the class (ROAR App. G). It must rise in every seed, by more
-    than three standard errors of a difference between two performances of so many observations, and by more than the
-    random curves, which cannot leak.
+    A sign of class leakage: which tokens were masked tells the class (Madsen et al., 2022, App. G). It must rise in
+    every seed, by more than three standard errors of a difference between two performances of so many observations, and
+    by more than the random curves, which cannot leak.
     """
 
     def largest(mean: Floats) -> tuple[float, int, int]:

@@ -1,4 +1,4 @@
-"""BiLSTM-attention: the classifier of the ROAR papers, as a transformers model like any other (ROAR App. C.1).
+"""BiLSTM-attention as a transformers model like any other (Madsen et al., 2022, App. C.1).
 
 Embedding, a bidirectional LSTM, additive attention over the words, a linear layer. A pair has an embedding and an LSTM
 of its own for the context, whose last state takes part in the attention and in the decision. Written by hand because

@@ -200,7 +200,9 @@ class Classifier:
         return tuple(torch.cat(parts)[back] for parts in zip(*found, strict=True))
 
     def logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the logits and, from the same pass, the (rows, layers, 2, channels) features of MaSF (FMM App. F.2).
+        """Return the logits and, from the same pass, the (rows, layers, 2, channels) features of MaSF.
+
+        Madsen et al. (2024), App. F.2.
 
         Features are the largest value of a channel over the attended positions, and its mean, in the embedding output
         (as the first layer receives it) and in the output of each layer. Padding and other rows do not enter.

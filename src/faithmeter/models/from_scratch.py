@@ -6,7 +6,7 @@ sinusoidal positions stalled at half the accuracy. Two wide heads learn it faste
 narrow ones, and three layers than two. A GPT-2 has learned positions: from random ones it was at 82 % of the fourth
 stage of the curriculum after 113 epochs (seed 0). Where they begin as waves and its attention by looking at what is
 near or alike (`_look_near_and_alike`), `gpt2-small` was through all five after 39 and 120 epochs (seeds 0 and 1).
-`gpt2-tiny` stays at 0.72 of bAbI-1 (seed 0). BiLSTM-attention is the model of the ROAR paper.
+`gpt2-tiny` stays at 0.72 of bAbI-1 (seed 0). BiLSTM-attention is the model of Madsen et al. (2022).
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from faithmeter.models.word_vectors import word_vectors
 SMALL = "small"
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORDS = 30_000
-FEW_WORDS = 1000  # a little world of fewer words, such as bAbI's, needs fewer dimensions (ROAR Table 4)
+FEW_WORDS = 1000  # of fewer words, such as bAbI's, fewer dimensions are enough (Madsen et al., 2022, Table 4)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def bilstm_classifier(
     seed: int = 0,
     max_length: int = MAX_LENGTH,
 ) -> Classifier:
-    """Build a fresh BiLSTM-attention classifier, with the paper's sizes and special tokens (ROAR App. C.1).
+    """Build a BiLSTM-attention classifier, of the paper's sizes and special tokens (Madsen et al., 2022, App. C.1).
 
     Its embeddings are random, but for the words that the file `vectors` has: standard normal for a world of few words,
     as in the paper, and a tenth of that otherwise, which does better on SST (0.82 instead of 0.80). A word that occurs

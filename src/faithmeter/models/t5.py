@@ -1,4 +1,4 @@
-"""T5's encoder as a classifier: the mean of its last states over the text, and a linear layer (Thesis, SPEC 8).
+"""T5's encoder as a classifier: the mean of its last states over the text, and a linear layer (Oxford thesis, 2022).
 
 Written by hand because transformers' own `T5ForSequenceClassification` runs the decoder over the text a second time
 and reads one token of it; the encoder alone costs half, and every token it reads can be masked. T5, mT5 and UMT5 are

@@ -49,7 +49,7 @@ def sections(subjects: Sequence[Subject]) -> list[Section]:
 
 
 def _comparison(subjects: Sequence[Subject]) -> Section:
-    """Return RACU of every measure, a column a subject (FMM Tables 1 and 11)."""
+    """Return RACU of every measure, a column a subject (Madsen et al., 2024, Tables 1 and 11)."""
     every = dict.fromkeys(name for subject in subjects for name in figures.measures(subject.rows))
     measured = [subject for subject in subjects if figures.measures(subject.rows)]
     cells = [[name, *(number(find(subject.rows, "racu", name)) for subject in measured)] for name in every]
@@ -61,7 +61,7 @@ def _comparison(subjects: Sequence[Subject]) -> Section:
 
 
 def training_sections(subjects: Sequence[Subject]) -> list[Section]:
-    """Return what the ways in which a model was trained do to it, where there are several (FMM Figs. 2, 3)."""
+    """Return what ways of training do to a model, where there are several (Madsen et al., 2024, Figs. 2 and 3)."""
     groups: dict[str, list[Subject]] = {}
     for subject in subjects:
         groups.setdefault(subject.start, []).append(subject)

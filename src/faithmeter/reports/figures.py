@@ -113,7 +113,7 @@ def out_of_distribution(rows: Rows) -> Figure:
 
 
 def p_values(rows: Rows) -> Figure:
-    """Draw the p-value of randomly masked texts against the masking ratio (FMM Fig. 4)."""
+    """Draw the p-value of randomly masked texts against the masking ratio (Madsen et al., 2024, Fig. 4)."""
     figure, (axes,) = new_figure(6.5, 2.4)
     found = rows_of(rows, "check_p_value")
     axes.plot([100 * row["masking_ratio"] for row in found], [row["value"] for row in found], "o-", color=PALETTE[0])
@@ -124,7 +124,7 @@ def p_values(rows: Rows) -> Figure:
 
 
 def performance(trainings: Mapping[str, Rows], metric: str) -> Figure:
-    """Draw the performance unmasked, half and fully masked beside the class majority (FMM Figs. 2 and 3).
+    """Draw the performance unmasked, half and fully masked beside the class majority (Madsen et al., 2024, Figs. 2, 3).
 
     `trainings` are rows by the way in which the same model was trained; of one or of several, side by side.
     """
@@ -152,7 +152,7 @@ def performance(trainings: Mapping[str, Rows], metric: str) -> Figure:
 
 
 def convergence(history: Rows) -> Figure:
-    """Draw validation performance against the epoch, masked and not (FMM Figs. 16 and 17)."""
+    """Draw validation performance against the epoch, masked and not (Madsen et al., 2024, Figs. 16 and 17)."""
     figure, (axes,) = new_figure(6.5, 2.6)
     for number, key in enumerate(("validation_unmasked", "validation_masked")):
         found = [row[key] for row in history if row.get(key) is not None]  # a curriculum's first stages have none
@@ -215,7 +215,7 @@ def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
 
 
 def sparsity(rows: Rows) -> Figure:
-    """Draw how much of all importance the most important tokens hold (ROAR App. E)."""
+    """Draw how much of all importance the most important tokens hold (Madsen et al., 2022, App. E)."""
     figure, (axes,) = new_figure(6.5, 2.9)
     for name in measures(rows):
         if name not in ("beam", "search"):  # their importances are ranks

@@ -92,7 +92,7 @@ def measures_of_rows(rows: Rows, protocols: Sequence[str]) -> list[str]:
 
 
 def areas_table(subject: Retrained, prefix: str = "") -> Table:
-    """Return RACU (ACU where steps are single tokens) of every measure by each protocol (ROAR Table 2)."""
+    """Return RACU (ACU where steps are tokens) of every measure by each protocol (Madsen et al., 2022, Table 2)."""
     rows = subject.rows
     what = "racu" if subject.steps == RELATIVE else "acu"
     columns = [f"{what.upper()}, {TITLES[protocol]}" for protocol in subject.protocols]
@@ -168,7 +168,7 @@ def _line(axes: Axes, rows: Rows, name: str) -> None:
 
 
 def _curves(subject: Retrained, panels: Sequence[str]) -> Figure:
-    """Draw every protocol's curves side by side, and those of masked fine-tuning (ROAR Figs. 4, 8 and 9)."""
+    """Draw every protocol's curves and those of masked fine-tuning (Madsen et al., 2022, Figs. 4, 8 and 9)."""
     figure, axes = new_figure(3.6 * len(panels), 3.1, len(panels))
     every = ["random", *measures_of_rows(subject.rows, subject.protocols)]
     for place, (panel, title) in enumerate(zip(axes, panels, strict=True)):
@@ -187,7 +187,7 @@ def _curves(subject: Retrained, panels: Sequence[str]) -> Figure:
 
 
 def _sparsity(rows: Rows) -> Figure:
-    """Draw sparsity by number and by share of tokens (ROAR Figs. 5 and 6)."""
+    """Draw sparsity by number and by share of tokens (Madsen et al., 2022, Figs. 5 and 6)."""
     figure, (counted, shared) = new_figure(7.2, 2.9, 2)
     for name in dict.fromkeys(row["measure"] for row in rows_of(rows, "roar_sparsity")):
         _line(counted, rows_of(rows, "roar_sparsity_tokens", name), name)
@@ -200,7 +200,7 @@ def _sparsity(rows: Rows) -> Figure:
 
 
 def _times(rows: Rows, prefix: str) -> Table:
-    """Return the trainings and the time of each measure (ROAR Table 7)."""
+    """Return the trainings and the time of each measure (Madsen et al., 2022, Table 7)."""
     cells = []
     for row in rows_of(rows, "roar_trainings"):
         training, explaining = (
@@ -231,7 +231,7 @@ def synthetic_verdict(curves: Mapping[int, SyntheticCurves]) -> list[str]:
 
 
 def synthetic_section(curves: Mapping[int, SyntheticCurves]) -> Section:
-    """Return the section on the synthetic problem, with its figure (ROAR Fig. 3)."""
+    """Return the section on the synthetic problem, with its figure (Madsen et al., 2022, Fig. 3)."""
     lines: dict[str, Callable[[SyntheticCurves], list[float]]] = {
         "ground truth": lambda one: one.truth,
         "Recursive ROAR": lambda one: one.recursive,

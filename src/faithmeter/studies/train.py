@@ -31,7 +31,8 @@ from faithmeter.training import TrainingConfig, fine_tune
 from faithmeter.training.config import ADVERSARIAL, GUIDED
 from faithmeter.training.loop import Attack
 
-# batch size and epochs of BiLSTM-attention by task (ROAR Table 4). bAbI is given 100 epochs there and is learnt in 20.
+# batch size and epochs of BiLSTM-attention by task (Madsen et al., 2022, Table 4). bAbI is given 100 epochs there and
+# is learnt in 20.
 BILSTM_SETTINGS = {"snli": (128, 25), "babi": (50, 20), "other": (32, 8)}
 FLATTENS = (
     "explanation-guided training flattens attention instead of leading it towards attributions (see "

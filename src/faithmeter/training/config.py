@@ -25,7 +25,7 @@ OPTIMIZERS: Mapping[str, str] = MappingProxyType({"adamw": "AdamW", "amsgrad": "
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How a classifier is trained. The defaults are the paper's (FMM App. D, the GLUE settings of RoBERTa).
+    """How a classifier is trained. The defaults are the paper's (Madsen et al., 2024, App. D: RoBERTa's for GLUE).
 
     `batch_size` rows go through the model at a time and `accumulate` such batches make one optimiser step. `clip` is
     the largest gradient norm (0: not clipped). `mask_context` also masks the second sequence in training, as the

@@ -1,4 +1,4 @@
-"""Losses that are added to cross-entropy to make a model, and so its explanations, more robust (REGEX; SPEC 10).
+"""Losses that are added to cross-entropy to make a model, and so its explanations, more robust (Li et al., 2023).
 
 Input-gradient regularisation, virtual adversarial training and explanation-guided training. Own code, because no
 maintained package has them for texts: they work on word embeddings, and two of them differentiate an explanation by
@@ -45,7 +45,7 @@ def weighted_losses(classifier: Classifier, batch: Batch, config: TrainingConfig
 
 
 def input_gradient_loss(logits: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-    """Return ‖d cross-entropy / d embeddings‖² of each row, differentiable; `logits` must be so twice (SPEC 10)."""
+    """Return ‖d cross-entropy / d embeddings‖² of each row, differentiable; `logits` must be so twice."""
     loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
     (gradients,) = torch.autograd.grad(loss, embeddings, create_graph=True)
     return gradients.square().sum(dim=(1, 2))
@@ -81,8 +81,8 @@ def guided_loss(classifier: Classifier, batch: Batch, embeddings: Tensor, share:
 
     The noise is the `share` of the tokens with the least attribution; it is masked, and which tokens it is has no
     gradient. Attention and attribution both have one: each may move towards the other. Attribution is that of the
-    class predicted for the text, as REGEX has it: |⟨d logit / d e_t, e_t⟩|. Both are over the tokens that are maskable
-    and not masked, and add up to 1.
+    class predicted for the text, as Li et al. have it: |⟨d logit / d e_t, e_t⟩|. Both are over the tokens that are
+    maskable and not masked, and add up to 1.
     """
     logits, attribution, divergence = _divergence(classifier, batch, embeddings)
     explained = logits.detach().argmax(dim=-1)

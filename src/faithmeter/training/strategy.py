@@ -1,4 +1,7 @@
-"""What is masked in training and in validation (FMM Sec. 3.2, App. F.1 and H). A new strategy is a row here."""
+"""What is masked in training and in validation (Madsen et al., 2024, Sec. 3.2, App. F.1 and H).
+
+A new strategy is a row here.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
