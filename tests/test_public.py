@@ -22,7 +22,7 @@ FLAT = 8  # files that lie beside the packages
 def test_the_public_names_are_these():
     assert set(faithmeter.__all__) == {
         "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Attack", "AuditOptions", "Batch", "Classifier", "DataSpec",
-        "Encoded", "EngineOptions", "bench_suite",
+        "Encoded", "EngineOptions", "ExplainOptions", "bench_suite",
         "Explanation", "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun",
         "Run", "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "audit", "check",
         "SelectOptions", "select", "transfer", "attack", "attack_texts",

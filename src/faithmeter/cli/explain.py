@@ -46,14 +46,13 @@ def explain(
     Each explanation says how faithful it is itself, on this very text.
     """
     load_libraries()
+    from faithmeter.explaining.explanation import ExplainOptions
     from faithmeter.studies import explain as study
 
     texts, contexts = _texts(run, text, context, file)
     reporter = terminal(errors if as_json else console)  # machines read objects alone
-    explained = study.explain(
-        run, texts, contexts, measure=measure, budget=budget, target=target, by=by, chunk=chunk, reporter=reporter
-    )
-    for explanation in explained:
+    options = ExplainOptions(target=target, by=by, chunk=chunk)
+    for explanation in study.explain(run, texts, contexts, options, measure=measure, budget=budget, reporter=reporter):
         if as_json:
             print(json.dumps(explanation.as_row(), ensure_ascii=False))
         else:
