@@ -703,7 +703,7 @@ def test_explain_refuses_what_does_not_fit_the_model(measured):
     with pytest.raises(InputError, match="takes single texts"):
         explain(measured.path, ["good"], ["a film"])
     with pytest.raises(InputError, match=r"no class 'positve'.*Did you mean 'positive'"):
-        explain(measured.path, ["good"], target="positve")
+        explain(measured.path, ["good"], options=ExplainOptions(target="positve"))
     with pytest.raises(InputError, match="Did you mean 'loo-signed'"):
         explain(measured.path, ["good"], measure="loo-sined")
 

@@ -155,7 +155,7 @@ RunOption = Annotated[
 ]
 MaskedBefore = Annotated[
     bool,
-    typer.Option("--masked-before", help="You say that it was fine-tuned on masked texts.", rich_help_panel=TRAINED),
+    typer.Option("--masked-before", help="State that it was fine-tuned on masked texts.", rich_help_panel=TRAINED),
 ]
 MaxLength = Annotated[
     int | None,

@@ -1,4 +1,4 @@
-"""Quickstart: the main job on data that comes along, from training to the report."""
+"""Quickstart: the main job on included data, from training to the report."""
 
 from pathlib import Path
 from typing import Annotated

@@ -86,7 +86,7 @@ def measure(
     """Measure the faithfulness of importance measures on a run's test split.
 
     One of `workers` is this process, on all cores. Several are processes on one core each, which is faster; None means
-    one a core, at most `MOST_WORKERS`, but this process where a GPU does the work or there is little. The rows are the
+    one per core, at most `MOST_WORKERS`, but this process where a GPU does the work or there is little. Rows are the
     same but for the last digits, which depend on the number of threads. Processes write warnings to standard error. A
     script that asks for them needs the usual `if __name__ == "__main__"`. A measure that is a function of yours is
     always measured in this process.

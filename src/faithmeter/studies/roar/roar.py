@@ -78,7 +78,7 @@ Tokenised = dict[str, Encoded]  # by the name of the split
 
 @dataclass(frozen=True)
 class RoarOptions:
-    """What to retrain for; no measure named means all that can explain the model, but for the dear ones.
+    """What to retrain for; no measure named means all that can explain the model, but for the expensive ones.
 
     `ig_steps` is the number of steps of integrated gradients: 50 in the paper.
     """
