@@ -357,7 +357,7 @@ def test_every_block_is_of_a_kind_that_is_run_or_shows_output(page):
 def test_code_within_a_sentence_names_commands_and_options_that_exist(page):
     _, rest = blocks(page.read_text(encoding="utf-8"))
     options = {name: {opt for p in c.params for opt in (*p.opts, *p.secondary_opts)} for name, c in COMMANDS.items()}
-    every = set().union(*options.values())
+    every = {"--help"}.union(*options.values(), *(p.opts for p in typer.main.get_command(cli.app).params))
     for code in re.findall(r"`([^`]+)`", rest):
         program, *words = code.replace("'", "").split()
         if program == "faithmeter" and words:

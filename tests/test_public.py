@@ -22,7 +22,7 @@ FLAT = 8  # files that lie beside the packages
 def test_the_public_names_are_these():
     assert set(faithmeter.__all__) == {
         "IMPORTANCE_MEASURES", "METRICS", "TASKS", "Attack", "AuditOptions", "Batch", "Classifier", "DataSpec",
-        "Encoded", "EngineOptions", "bench_suite",
+        "Encoded", "EngineOptions", "ExplainOptions", "bench_suite",
         "Explanation", "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun",
         "Run", "Splits", "Task", "TrainingConfig", "TrainingOptions", "adopt", "as_measure", "audit", "check",
         "SelectOptions", "select", "transfer", "attack", "attack_texts",
@@ -40,7 +40,13 @@ def test_no_public_name_is_hidden_by_a_room_of_the_same_name():
 
 
 def test_the_help_is_there_without_loading_torch():
-    code = "import sys, faithmeter.cli.main; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = (
+        "import sys\nfrom faithmeter.cli.main import main\n"
+        "for asked in (['--help'], ['train', '--help'], ['audit', '--help']):\n"
+        "    sys.argv = ['faithmeter', *asked]\n"
+        "    try:\n        main()\n    except SystemExit as end:\n        assert not end.code\n"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

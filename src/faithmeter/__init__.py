@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from faithmeter.data.splits import DataSpec, Splits, load_splits
     from faithmeter.data.tasks import TASKS, Task
     from faithmeter.errors import InputError
-    from faithmeter.explaining.explanation import Explanation, explain_texts
+    from faithmeter.explaining.explanation import ExplainOptions, Explanation, explain_texts
     from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
     from faithmeter.in_distribution import MaSF
     from faithmeter.models.classifier import Classifier, load_classifier
@@ -46,6 +46,7 @@ __all__ = [
     "DataSpec",
     "Encoded",
     "EngineOptions",
+    "ExplainOptions",
     "Explanation",
     "ImportanceMeasure",
     "InputError",
@@ -91,7 +92,7 @@ _ROOMS = {
     "data.splits": ("DataSpec", "Splits", "load_splits"),
     "data.tasks": ("TASKS", "Task"),
     "errors": ("InputError",),
-    "explaining.explanation": ("Explanation", "explain_texts"),
+    "explaining.explanation": ("ExplainOptions", "Explanation", "explain_texts"),
     "importance": ("IMPORTANCE_MEASURES", "ImportanceMeasure", "as_measure"),
     "in_distribution": ("MaSF",),
     "models.classifier": ("Classifier", "load_classifier"),

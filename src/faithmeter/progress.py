@@ -67,14 +67,15 @@ class OnlyWarnings(Silent):
 
 
 class Terminal:
-    """Writes to a terminal: bars while it is one, plain lines when the output goes to a file."""
+    """Writes to a terminal: bars while it is one, lines when the output goes to a file; if quiet, warnings alone."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
 
     def note(self, text: str) -> None:
         """Print a line."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if not self.quiet:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Print a line that stands out."""
@@ -91,6 +92,7 @@ class Terminal:
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as progress:
+        hidden = self.quiet or not self.console.is_terminal
+        with Progress(*columns, console=self.console, transient=True, disable=hidden) as progress:
             task = progress.add_task(title, total=total)
             yield lambda done: progress.advance(task, done)

@@ -7,10 +7,12 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ import transformers
 from conftest import random_classifier, sentiment_rows
 
 from faithmeter import (
+    IMPORTANCE_MEASURES,
     METRICS,
     AuditOptions,
     EngineOptions,
@@ -27,8 +30,20 @@ from faithmeter import (
     TrainingConfig,
     TrainingOptions,
 )
+from faithmeter.attacks.kinds import ATTACKS
+from faithmeter.cli import choices
 from faithmeter.cli import main as cli
-from faithmeter.training.config import PRECISIONS
+from faithmeter.data.units import UNITS
+from faithmeter.judges.battery import JUDGES
+from faithmeter.judges.known_token import PLACES
+from faithmeter.judges.selection import RATIONALES
+from faithmeter.measuring.curves import TARGETS
+from faithmeter.measuring.retraining import PROTOCOLS, STEP_KINDS
+from faithmeter.studies.check import FORMS
+from faithmeter.studies.compare import WAYS
+from faithmeter.studies.report import FORMATS
+from faithmeter.studies.suite.suite import ENGINES
+from faithmeter.training.config import OPTIMIZERS, PRECISIONS, ROBUST
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
 
 QUICK = ("--epochs", "3", "--no-curriculum", "--batch-size", "16")
@@ -45,10 +60,102 @@ def test_tasks_lists_every_task_for_people_and_machines(faithmeter):
     }.items()
 
 
-def test_the_help_names_every_choice(faithmeter):
-    _, printed = faithmeter("train", "--help")
-    words = set(printed.replace(",", " ").replace(".", " ").split())
-    assert {*METRICS, *STRATEGIES, *VALIDATIONS, *PRECISIONS} <= words
+# ------------------------------------------------------------------------------------------------ the help
+
+COMMANDS = [command.callback.__name__.replace("_", "-") for command in cli.app.registered_commands]
+WITH_DATA = ("train", "check", "measure", "roar", "scale", "compare", "transfer")
+SOURCE = "".join(path.read_text(encoding="utf-8") for path in Path(choices.__file__).parent.glob("*.py"))
+TABLES = sorted(set(re.findall(r"[\"']((?:[a-z_]+\.)+[A-Z_]+)[\"']", SOURCE)))  # that the help is made from
+
+
+@pytest.mark.parametrize(
+    ("command", "tables"),
+    [
+        ("train", (METRICS, STRATEGIES, VALIDATIONS, PRECISIONS, OPTIMIZERS, ROBUST)),
+        ("check", (FORMS,)),
+        ("measure", (IMPORTANCE_MEASURES, UNITS, TARGETS)),
+        ("explain", (IMPORTANCE_MEASURES, UNITS)),
+        ("roar", (IMPORTANCE_MEASURES, PROTOCOLS, STEP_KINDS, TARGETS)),
+        ("audit", (IMPORTANCE_MEASURES, JUDGES, ATTACKS, PLACES)),
+        ("attack", (ATTACKS,)),
+        ("compare", (IMPORTANCE_MEASURES, WAYS)),
+        ("select", (IMPORTANCE_MEASURES, RATIONALES)),
+        ("bench-suite", (ENGINES,)),
+        ("report", (FORMATS,)),
+    ],
+)
+def test_the_help_names_every_choice(faithmeter, command, tables):
+    _, printed = faithmeter(command, "--help")
+    words = set(re.split(r"[\s,;.:()]+", printed))
+    assert {name for table in tables for name in table} <= words
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_names_read_from_the_source_of_a_table_are_those_in_it(table):
+    module, _, name = table.rpartition(".")
+    assert choices.names_in(table) == tuple(getattr(import_module(f"faithmeter.{module}"), name))
+
+
+def test_a_row_of_any_table_appears_in_the_help_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(choices, "PACKAGE", tmp_path)
+    (tmp_path / "other.py").write_text('MORE = ("c", "d")\n')
+    (tmp_path / "toy.py").write_text(
+        "import torch\nfrom faithmeter.other import MORE as REST\n"
+        'A, B = BOTH = ("a", "b")\n'
+        'TUPLE = (B, *REST, "e")\n'
+        "_ROWS = (Row('a', 1), Row('b', other))\n"
+        "TABLE: Mapping[str, Row] = MappingProxyType({row.name: row for row in _ROWS})\n"
+        "DICT = {A: 1, 'f': 2}\n"
+        "SOME = {row.name: row for row in _ROWS if row.good}\n"
+    )
+    assert choices.names_in("toy.BOTH") == ("a", "b")
+    assert choices.names_in("toy.TUPLE") == ("b", "c", "d", "e")
+    assert choices.names_in("toy.TABLE") == ("a", "b")
+    assert choices.names_in("toy.DICT") == ("a", "f")
+    assert choices.either("toy.TUPLE") == "b, c, d or e"
+    for table in ("toy.SOME", "toy.NONE"):  # rather than a help that says something else than the table
+        with pytest.raises(LookupError):
+            choices.names_in(table)
+
+
+def test_the_list_of_commands_is_not_cut_and_says_the_exit_codes(faithmeter, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, printed = faithmeter("--help")
+    listed = printed.split("Commands:\n")[1].splitlines()[: len(COMMANDS)]
+    assert code == 0
+    assert [line.split()[0] for line in listed] == COMMANDS
+    assert not [line for line in listed if line.endswith("...")]
+    assert re.findall(r"^ +(\d+)  ", printed.split("Exit codes:")[1], re.MULTILINE) == ["0", "1", "2", "130"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_own_options_of_a_command_come_first_and_those_of_data_last_and_no_name_is_broken(
+    faithmeter, monkeypatch, command
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, printed = faithmeter(command, "--help")
+    panels = re.findall(r"^(\S.*):$", printed, re.MULTILINE)
+    assert next(panel for panel in panels if panel != "Arguments") == "Options"
+    assert ("Data" in panels) == (command in WITH_DATA) == (panels[-1] == "Data")
+    assert not re.findall(r"\w-$", printed, re.MULTILINE)
+
+
+def test_completion_offers_commands_and_options():
+    main = "import sys; sys.argv = ['faithmeter']; from faithmeter.cli.main import main; main()"
+    for typed, offered in (("faithmeter me", {"measure"}), ("faithmeter measure runs/x --ma", {"--masked-before"})):
+        asked = {"_FAITHMETER_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+        done = subprocess.run([sys.executable, "-c", main], env={**os.environ, **asked}, capture_output=True, text=True)
+        assert offered <= set(done.stdout.split()), done.stderr
+
+
+def test_a_quiet_command_says_results_and_warnings_alone(faithmeter, write, tmp_path):
+    options = ("--data", write("reviews.csv", sentiment_rows(40)), "--robust", "explanation-guided", *QUICK)
+    for said, quiet in (("loud", ()), ("quiet", ("--quiet",)), ("again", ())):  # and only the one that is asked to be
+        code, printed = faithmeter(*quiet, "train", tmp_path / said, *options)
+        assert code == 0, printed
+        assert ("Epoch 1/3" in printed) == (not quiet)
+        assert "Warning: " in printed
+        assert "class majority" in printed
 
 
 def test_train_leaves_a_run_that_later_commands_and_transformers_can_use(faithmeter, write, tmp_path):
@@ -305,7 +412,7 @@ def test_an_interrupted_command_says_how_to_go_on(faithmeter, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("faithmeter.jobs.measure", interrupted)
+    monkeypatch.setattr("faithmeter.studies.measure.measure", interrupted)
     code, printed = faithmeter("measure", "runs/any")
     assert code == 130
     assert "interrupted. What is finished is kept" in printed

@@ -14,7 +14,7 @@ from importance.reference import CONTEXTS, TARGETS, TEXTS, alone, plain_logit, s
 from faithmeter import InputError
 from faithmeter.data.batch import Batch
 from faithmeter.data.units import UNITS, sentence_starts, with_units
-from faithmeter.explaining.explanation import explain_texts
+from faithmeter.explaining.explanation import ExplainOptions, explain_texts
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
 from faithmeter.importance.by_units import even_shares, open_units
 from faithmeter.in_distribution import MaSF, fit_calibrated, neighbouring_steps, step_features
@@ -23,6 +23,7 @@ from faithmeter.studies.measure import Stopwatch, _walk_table
 
 LARGER = ("word", "sentence", "chunk")
 ROWS = [2, 0, 3, 1]
+BY_SENTENCE = ExplainOptions(by="sentence")
 LONG = "The film was great. It was not awful at all! Was the story bad? The plot was very good, unbelievably so."
 
 
@@ -91,7 +92,7 @@ def test_units_count_from_zero_hold_whole_words_and_nothing_of_the_context(by, a
 
 
 def test_the_sentences_of_a_text_are_its_units():
-    (found,) = explain_texts(random_classifier("bert"), [LONG], measure="random", by="sentence")
+    (found,) = explain_texts(random_classifier("bert"), [LONG], options=BY_SENTENCE, measure="random")
     assert [piece.text for piece in found.units] == sentences(LONG)
     assert found.by == "sentence"
 
@@ -287,12 +288,12 @@ def test_who_only_likes_long_units_masks_no_more_than_random_masking_does():
 def test_a_text_of_one_unit_is_masked_at_once_by_every_measure_alike():
     classifier = random_classifier("bert")
     found = [
-        explain_texts(classifier, ["the film was great"], measure=name, by="sentence")[0]
+        explain_texts(classifier, ["the film was great"], options=BY_SENTENCE, measure=name)[0]
         for name in ("loo-signed", "beam", "search", "kernel-shap", "grad-l2")
     ]
     assert all(len(one.units) == 1 for one in found)
     assert all(abs(one.acu) < 1e-6 for one in found)
-    (empty,) = explain_texts(classifier, [""], measure="loo-signed", by="sentence")
+    (empty,) = explain_texts(classifier, [""], options=BY_SENTENCE, measure="loo-signed")
     assert empty.units == ()
 
 
@@ -331,7 +332,7 @@ def test_random_sentences_are_judged_at_the_share_that_is_masked_so_five_percent
     # 150 texts calibrate: the share wanders by .018 for them and .015 for the 200 tested; three of both together
     assert (atypical < 0.05 + 0.07).all(), atypical
     halves = "The film was great and not bad at all. The film was great and not bad at all."
-    (explained,) = explain_texts(classifier, [halves], measure="random", by="sentence", masf=masf)
+    (explained,) = explain_texts(classifier, [halves], options=BY_SENTENCE, measure="random", masf=masf)
     unmasked, first, second, *_ = explained.steps
     assert first.masked == second.masked == ()  # half of a sentence is a quarter of the text
     assert first.p_value == second.p_value == unmasked.p_value

@@ -5,7 +5,7 @@ from conftest import random_classifier
 
 from faithmeter.attacks import attack_texts
 from faithmeter.errors import InputError
-from faithmeter.explaining.explanation import explain_texts
+from faithmeter.explaining.explanation import ExplainOptions, explain_texts
 from faithmeter.importance import ImportanceMeasure, as_measure
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import bilstm_classifier, small_classifier
@@ -61,9 +61,15 @@ def test_probability_prediction_and_curve_are_the_models():
 
 def test_a_class_can_be_named_as_the_target():
     classifier = random_classifier("bert")
-    (found,) = explain_texts(classifier, [TEXT], measure=fixed([1]), target=classifier.labels[2])
+    options = ExplainOptions(target=classifier.labels[2])
+    (found,) = explain_texts(classifier, [TEXT], options=options, measure=fixed([1]))
     probabilities = classifier.predict(classifier.encode([TEXT])).softmax(dim=-1)[0]
     assert found.probability == pytest.approx(float(probabilities[2]), abs=1e-5)
+
+
+def test_a_class_that_there_is_not_is_refused_in_words():
+    with pytest.raises(InputError, match=r"no class 'LABEL_9'.*It has LABEL_0"):
+        explain_texts(random_classifier("bert"), [TEXT], options=ExplainOptions(target="LABEL_9"), measure="grad-l2")
 
 
 def test_an_empty_text_is_explained_by_nothing():

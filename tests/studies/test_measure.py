@@ -12,7 +12,7 @@ import torch
 from conftest import sentiment_rows
 from safetensors.torch import load_file
 
-from faithmeter import DataSpec, InputError, Run, TrainingOptions, train
+from faithmeter import DataSpec, ExplainOptions, InputError, Run, TrainingOptions, train
 from faithmeter.files import write_json, write_jsonl
 from faithmeter.importance import as_measure
 from faithmeter.models.classifier import Classifier
@@ -372,7 +372,7 @@ def test_measurements_by_other_units_are_refused_and_the_units_are_kept_with_the
     assert [row for row in run.results if row["kind"] == "acu"] == [row for row in rows if row["kind"] == "acu"]
     (found,) = explain(run.path, ["good film great story bad plot"])
     assert found.by == "chunk of 4"  # as the run was measured
-    (found,) = explain(run.path, ["good film great story bad plot"], by="token")
+    (found,) = explain(run.path, ["good film great story bad plot"], options=ExplainOptions(by="token"))
     assert (found.by, found.units) == ("token", ())
 
 
@@ -420,7 +420,7 @@ def test_units_that_there_are_not_are_refused_before_any_work(run, wrong):
     with pytest.raises(InputError, match=r"no unit 'sentences'|at least 1 token"):
         MeasureOptions(**wrong)
     with pytest.raises(InputError, match=r"no unit 'sentences'|at least 1 token"):
-        explain(run.path, ["good film"], **wrong)
+        explain(run.path, ["good film"], options=ExplainOptions(**wrong))
 
 
 def test_the_command_line_masks_explains_and_reports_by_unit(run, faithmeter):
@@ -723,7 +723,7 @@ def test_explain_refuses_what_does_not_fit_the_model(measured):
     with pytest.raises(InputError, match="takes single texts"):
         explain(measured.path, ["good"], ["a film"])
     with pytest.raises(InputError, match=r"no class 'positve'.*Did you mean 'positive'"):
-        explain(measured.path, ["good"], target="positve")
+        explain(measured.path, ["good"], options=ExplainOptions(target="positve"))
     with pytest.raises(InputError, match="Did you mean 'loo-signed'"):
         explain(measured.path, ["good"], measure="loo-sined")
 

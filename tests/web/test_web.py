@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from conftest import sentiment_rows
 
-from faithmeter import DataSpec, Run, TrainingOptions, check, train
+from faithmeter import DataSpec, MeasureOptions, Run, TrainingOptions, check, measure, train
 from faithmeter.errors import InputError
 from faithmeter.files import write_jsonl
 from faithmeter.progress import breathe
@@ -146,6 +146,17 @@ def test_a_measure_that_the_run_does_not_stand_behind_is_doubted_on_the_page(run
     good, bad = server.explain(text="good film", measures=["loo-signed", "grad-l2"])["answer"]
     assert good["warnings"] == []
     assert bad["warnings"][0].startswith("grad-l2 was not shown to beat random masking on this model (ACU -0.03")
+    server.server.should_exit = True
+    server.thread.join(10)
+
+
+def test_a_text_is_explained_by_the_units_that_the_run_was_measured_by(run, tmp_path):
+    path = shutil.copytree(run.path, tmp_path / "run")
+    measure(path, MeasureOptions(("grad-l2",), rows=2, random_runs=1, by="chunk", chunk=2))
+    server = Server(create_app(Run(path)))
+    (one,) = server.explain(text="good film story plot", measures=["loo-signed"])["answer"]
+    assert one["words"].count("data-n") == 2  # chunks of two words each, and no token is masked without its chunk
+    assert [len(step["tokens"]) for step in one["steps"]] == [0, 0, 0, 2, 2, 2, 2, 2, 4, 4, 4]
     server.server.should_exit = True
     server.thread.join(10)
 

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from faithmeter.cli.choices import names_in, several
 from faithmeter.cli.options import load_libraries, names
-from faithmeter.cli.printing import console, print_section
-from faithmeter.progress import Silent, Terminal
+from faithmeter.cli.printing import console, hint, print_section, terminal
+from faithmeter.progress import OnlyWarnings
 
 EXAMPLES = 3
 
@@ -18,19 +19,24 @@ def attack(
     rows: Annotated[int, typer.Option(min=1, help="Test texts to attack, drawn at random.")] = 200,
     kinds: Annotated[
         str | None,
-        typer.Option(help="replace, swap, delete, characters; several with commas.  [default: replace,characters]"),
+        typer.Option(
+            help=f"{several('attacks.kinds.ATTACKS')}.  [default: {','.join(names_in('attacks.kinds.DEFAULT_KINDS'))}]"
+        ),
     ] = None,
     budget: Annotated[float, typer.Option(help="Largest share of a text's words to change, rounded up.")] = 0.2,
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows and of what is misspelt.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")] = False,
 ) -> None:
-    """Change words of test texts until the model answers otherwise: how often does that work, and how many words?"""
+    """Change words of test texts until the model answers otherwise.
+
+    How often does that work, and how many words does it take? Every attacked text is kept in the run.
+    """
     load_libraries()
     from faithmeter.reports.attack import attack_sections
     from faithmeter.studies import attack as study
 
     chosen = {} if kinds is None else {"kinds": names(kinds)}
-    reporter = Silent() if as_json else Terminal(console)
+    reporter = OnlyWarnings() if as_json else terminal()
     attacked = study.attack(run, rows=rows, budget=budget, seed=seed, reporter=reporter, **chosen)
     found = study.attacked_rows(attacked)
     if as_json:
@@ -42,4 +48,4 @@ def attack(
     for row in [row for row in found if row["succeeded"]][:EXAMPLES]:
         console.print(f"\n{row['before']}: {row['text']}", markup=False, highlight=False, soft_wrap=True)
         console.print(f"{row['after']}: {row['attacked']}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\nEvery text is in {attacked.attacks}; `faithmeter report {run}` shows the table.", soft_wrap=True)
+    hint(f"\nEvery text is in {attacked.attacks}; `faithmeter report {run}` shows the table.")

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from faithmeter.cli.options import load_libraries, names
-from faithmeter.cli.printing import console, print_section
-from faithmeter.progress import Terminal
+from faithmeter.cli.choices import either, names_in, several
+from faithmeter.cli.options import MEASURES, load_libraries, names
+from faithmeter.cli.printing import hint, print_section, terminal
 
 
 def audit(
@@ -15,26 +15,32 @@ def audit(
     judges: Annotated[
         str | None,
         typer.Option(
-            help="erasure, fidelity, fidelity-attacked, sparsity, drift, randomisation, random-weights, other-seed, "
-            "adversarial, known-token, plausibility; several with commas.  [default: all that can but adversarial and "
-            "fidelity-attacked]"
+            help=f"{several('judges.battery.JUDGES')}.  [default: all that apply, but for the expensive adversarial "
+            "and fidelity-attacked]"
         ),
     ] = None,
     measures: Annotated[
         str | None,
-        typer.Option(help="Importance measures, separated by commas.  [default: all but beam, search and ensembles]"),
+        typer.Option(
+            help=f"{MEASURES}  [default: all but beam, search, {', '.join(names_in('importance.ON_REQUEST'))}]"
+        ),
     ] = None,
     rows: Annotated[
         int | None, typer.Option(min=1, help="Test rows for each judge, drawn at random.  [default: 20 to 200]")
     ] = None,
-    place: Annotated[str, typer.Option(help="Where the known token goes: end or anywhere.")] = "end",
+    place: Annotated[
+        str, typer.Option(help=f"Where the known token goes: {either('judges.known_token.PLACES')}.")
+    ] = "end",
     rationales: Annotated[
         str | None, typer.Option(help="Column of the test data with what people marked as the reason.")
     ] = None,
     adversary_steps: Annotated[int, typer.Option(min=1, help="Steps of an attack on an explanation.")] = 500,
     attacks: Annotated[
         str | None,
-        typer.Option(help="Attacks on texts, as --kinds of `faithmeter attack`.  [default: replace,characters]"),
+        typer.Option(
+            help=f"Attacks on texts, as --kinds of `faithmeter attack`: {several('attacks.kinds.ATTACKS')}.  "
+            f"[default: {','.join(names_in('attacks.kinds.DEFAULT_KINDS'))}]"
+        ),
     ] = None,
     budget: Annotated[float, typer.Option(help="Largest share of a text's words that an attack changes.")] = 0.2,
     other: Annotated[
@@ -42,7 +48,10 @@ def audit(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows, samples, fresh weights and attacks.")] = 0,
 ) -> None:
-    """Judge explanations in every other way the literature has; do the judges agree? Goes on where it was stopped."""
+    """Judge explanations in every other way of the literature.
+
+    Do the judges agree? A stopped audit continues where it was, with the same command.
+    """
     load_libraries()
     from faithmeter.reports.audit import audit_sections
     from faithmeter.studies import audit as study
@@ -59,7 +68,7 @@ def audit(
         **({} if attacks is None else {"attacks": names(attacks)}),
         other=other,
     )
-    audited = study.audit(run, options, reporter=Terminal(console))
+    audited = study.audit(run, options, reporter=terminal())
     for section in audit_sections(audited.results):
         print_section(section)
-    console.print(f"`faithmeter report {run}` draws it all.", soft_wrap=True)
+    hint(f"`faithmeter report {run}` draws it all.")

@@ -5,41 +5,50 @@ from typing import Annotated
 
 import typer
 
+from faithmeter.cli.choices import either
 from faithmeter.cli.options import load_libraries
-from faithmeter.cli.printing import console
+from faithmeter.cli.printing import console, terminal
 from faithmeter.errors import InputError
 from faithmeter.progress import Terminal
+
+RAY = "With --engine ray"
 
 
 def bench_suite(
     suite: Annotated[
-        str | None, typer.Argument(metavar="SUITE", help="A suite file, or the name of one that comes along.")
+        str | None, typer.Argument(metavar="SUITE", help="A suite file, or the name of an included one.")
     ] = None,
-    out: Annotated[Path | None, typer.Argument(help="The folder for all runs; goes on where it was.")] = None,
+    out: Annotated[Path | None, typer.Argument(help="The folder for all runs.")] = None,
     engine: Annotated[
         str | None,
-        typer.Option(help="this-process, processes or ray.  [default: processes, one a core]"),
+        typer.Option(help=f"{either('studies.suite.suite.ENGINES')}.  [default: processes, one per core]"),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at a time.  [default: one a core, or all that the cluster has]")
+        int | None, typer.Option(min=1, help="Jobs at a time.  [default: one per core, or all that the cluster has]")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="With --engine ray: that of the cluster.  [default: one is started here]")
+        str | None, typer.Option(help="The cluster's address.  [default: one is started here]", rich_help_panel=RAY)
     ] = None,
-    cpus: Annotated[float, typer.Option(help="With --engine ray: cores for each worker.")] = 1,
-    gpus: Annotated[float, typer.Option(help="With --engine ray: GPUs for each worker, or a share of one.")] = 0,
+    cpus: Annotated[float, typer.Option(help="Cores for each worker.", rich_help_panel=RAY)] = 1,
+    gpus: Annotated[float, typer.Option(help="GPUs for each worker, or a share of one.", rich_help_panel=RAY)] = 0,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with the files of named tasks: DIR/sst2/train.csv ...")
     ] = None,
     redo: Annotated[
-        bool, typer.Option("--redo", help="Remove what was done with other settings, data or model, and do it anew.")
+        bool, typer.Option("--redo", help="Remove what was done with other settings, data or model, and do it again.")
     ] = False,
-    estimate: Annotated[bool, typer.Option(help="Time every model on its task first.")] = True,
+    estimate: Annotated[
+        bool, typer.Option(help="First estimate how long it takes: time every model on its task.")
+    ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-    listed: Annotated[bool, typer.Option("--list", help="List the suites that come along.")] = False,
-    show: Annotated[str | None, typer.Option(metavar="NAME", help="Print a suite that comes along, to copy.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the included suites.")] = False,
+    show: Annotated[str | None, typer.Option(metavar="NAME", help="Print an included suite, to copy.")] = None,
 ) -> None:
-    """Do a whole benchmark from one file: tasks × models × ways × seeds, and one report. Goes on where it was."""
+    """Run a whole benchmark from one file, with one report.
+
+    Every task with every model, way of training and seed. A stopped suite continues where it was, with the same
+    command.
+    """
     load_libraries()
     from faithmeter.runs.engines import workers_here
     from faithmeter.studies.suite import suite as study
@@ -53,13 +62,13 @@ def bench_suite(
         print(suite_text(show)[0], end="")
         return
     if suite is None or out is None:
-        raise InputError("Name a suite and a folder for its runs; --list shows the suites that come along.")
+        raise InputError("Name a suite and a folder for its runs; --list shows the included ones.")
     here = workers_here() if workers is None else workers
     chosen = engine or ("this-process" if here == 1 and address is None else "ray" if address else "processes")
     options = study.EngineOptions(chosen, workers, address, cpus, gpus)
     done = study.bench_suite(
         suite, out, options, data_dir=data_dir, redo=redo, estimate=estimate, dry_run=dry_run,
-        reporter=Terminal(console),
+        reporter=Terminal(console) if dry_run else terminal(),  # its plan is what was asked for
     )  # fmt: skip
     for file in done.tables:
         console.print(f"Result rows of all runs, without times: {file}", soft_wrap=True, highlight=False)

@@ -5,29 +5,29 @@ from typing import Annotated, Any
 
 import typer
 
-from faithmeter.cli.options import Data, load_libraries, names, numbers, required
-from faithmeter.cli.printing import console, print_performance, print_section
-from faithmeter.progress import Terminal
+from faithmeter.cli.choices import names_in, several
+from faithmeter.cli.options import MEASURES, Data, load_libraries, names, numbers, required
+from faithmeter.cli.printing import console, print_performance, print_section, terminal
 
 
 def compare(
-    folder: Annotated[Path, typer.Argument(help="The folder for the runs and their report; goes on where it was.")],
+    folder: Annotated[Path, typer.Argument(help="The folder for the runs and their report.")],
     data: Data,
     model: Annotated[str, typer.Option(help="As for `train`.")] = "small",
     ways: Annotated[
         str | None,
         typer.Option(
-            help="plain, masked, robust, explanation-guided (whose loss, as it is, flattens attention), adversarial, "
-            "combined, or spelt as masked+vat; several with commas.  [default: those six]"
+            help=f"{several('studies.compare.WAYS')}; or composed, as in masked+vat. The loss of explanation-guided, "
+            "as it is, flattens attention.  [default: all of these]"
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas: each way is trained with each.")] = "0",
     measures: Annotated[
-        str | None, typer.Option(help="Importance measures, separated by commas.  [default: eight quick ones]")
+        str | None, typer.Option(help=f"{MEASURES}  [default: {', '.join(names_in('studies.compare.MEASURES'))}]")
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Test rows to measure and to judge on.")] = 100,
     judges: Annotated[
-        str | None, typer.Option(help="As for `audit`.  [default: erasure, fidelity, fidelity-attacked]")
+        str | None, typer.Option(help=f"As for `audit`.  [default: {', '.join(names_in('studies.compare.JUDGES'))}]")
     ] = None,
     epochs: Annotated[
         int | None,
@@ -37,7 +37,11 @@ def compare(
     batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: the model's]")] = None,
     max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
 ) -> None:
-    """Train one model in several ways, and compare accuracy, the test of masks, faithfulness, fidelity and time."""
+    """Train one model in several ways, and compare them.
+
+    Compared are accuracy, the in-distribution test, faithfulness, fidelity and time. What is done already is not done
+    again.
+    """
     data = required(data)
     load_libraries()
     from faithmeter.studies import compare as study
@@ -65,7 +69,7 @@ def compare(
         measured,
         audited,
         max_length=max_length,
-        reporter=Terminal(console),
+        reporter=terminal(),
         done=show,
     )
     for section in compared([run.path for run in runs]):

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from faithmeter.cli.choices import either, names_in
 from faithmeter.cli.options import load_libraries
-from faithmeter.cli.printing import console, errors, print_explanation
+from faithmeter.cli.printing import console, errors, print_explanation, terminal
 from faithmeter.errors import InputError
-from faithmeter.progress import Terminal
 
 
 def explain(
@@ -22,32 +22,37 @@ def explain(
     file: Annotated[
         Path | None, typer.Option(help="Texts to explain: a line each, or a table with the run's columns.")
     ] = None,
-    measure: Annotated[str | None, typer.Option(help="Importance measure.  [default: the run's most faithful]")] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(names_in('importance.IMPORTANCE_MEASURES'))}.  [default: the most faithful]"),
+    ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Take the most faithful measure that needs no longer for a text."),
+        typer.Option(metavar="SECONDS", help="Take the most faithful measure that needs no longer per text."),
     ] = None,
     target: Annotated[str, typer.Option(help="Class that is explained: predicted, or a class name.")] = "predicted",
     tokens: Annotated[bool, typer.Option("--tokens", help="Show tokens instead of words.")] = False,
     by: Annotated[
         str | None,
-        typer.Option(help="Explain by token, word, sentence or chunk.  [default: as the run was measured, or token]"),
+        typer.Option(help=f"Explain by {either('data.units.UNITS')}.  [default: as the run was measured, or token]"),
     ] = None,
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Tokens that a chunk holds at most.  [default: as measured, or 16]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")] = False,
 ) -> None:
-    """Explain texts: which words made the model decide, and how faithful this very explanation is."""
+    """Explain texts: which words made the model decide?
+
+    Each explanation says how faithful it is itself, on this very text.
+    """
     load_libraries()
+    from faithmeter.explaining.explanation import ExplainOptions
     from faithmeter.studies import explain as study
 
     texts, contexts = _texts(run, text, context, file)
-    reporter = Terminal(errors if as_json else console)  # machines read objects alone
-    explained = study.explain(
-        run, texts, contexts, measure=measure, budget=budget, target=target, by=by, chunk=chunk, reporter=reporter
-    )
-    for explanation in explained:
+    reporter = terminal(errors if as_json else console)  # machines read objects alone
+    options = ExplainOptions(target=target, by=by, chunk=chunk)
+    for explanation in study.explain(run, texts, contexts, options, measure=measure, budget=budget, reporter=reporter):
         if as_json:
             print(json.dumps(explanation.as_row(), ensure_ascii=False))
         else:

@@ -1,4 +1,4 @@
-"""The command line: parses, calls a job, prints. Bad input ends in one sentence and exit code 2."""
+"""The command line: gathers the commands, and turns what goes wrong into one sentence and an exit code."""
 
 import errno
 import sys
@@ -14,8 +14,8 @@ from faithmeter.cli.check import check
 from faithmeter.cli.compare import compare
 from faithmeter.cli.explain import explain
 from faithmeter.cli.measure import measure
-from faithmeter.cli.options import with_data_options, with_finite_numbers
-from faithmeter.cli.printing import console, errors
+from faithmeter.cli.options import Command, with_data_options, with_finite_numbers
+from faithmeter.cli.printing import console, errors, quiet
 from faithmeter.cli.quickstart import quickstart
 from faithmeter.cli.report import report
 from faithmeter.cli.roar import roar
@@ -27,8 +27,17 @@ from faithmeter.cli.train import train
 from faithmeter.cli.transfer import transfer
 from faithmeter.errors import InputError
 
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    a fault of faithmeter itself, with a traceback to report
+  2    bad input, or it cannot continue: one sentence says why and what to do
+  130  interrupted
+"""
 app = typer.Typer(
     help="Which explanation of your text classifier can you believe? Faithfulness measured, with statistics.",
+    epilog=EXIT_CODES,
+    context_settings={"max_content_width": 100},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -37,8 +46,8 @@ app = typer.Typer(
 
 INTERRUPTED = 130
 GO_ON = (
-    "What is finished is kept: the same command goes on with a measurement, a retraining or a suite, and "
-    "`faithmeter train RUN --resume` with a training."
+    "What is finished is kept: the same command continues a measurement, a retraining or a suite, and "
+    "`faithmeter train RUN --resume` a training."
 )
 
 
@@ -57,7 +66,7 @@ def main() -> None:
             _fail(f"memory ran out. End other programs, or use a machine or a GPU with more of it. {GO_ON}")
         if not _disk_full(error):
             raise
-        _fail(f"the disk is full, so the last file was not written. Make room, then go on. {GO_ON}")
+        _fail(f"the disk is full, so the last file was not written. Make room, then continue. {GO_ON}")
 
 
 def _fail(message: str, code: int = 2) -> None:
@@ -92,11 +101,14 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 (its callback answers)
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    quietly: Annotated[
+        bool, typer.Option("--quiet", help="No progress and no notes: results and warnings alone.")
+    ] = False,
 ) -> None:
-    pass
+    quiet.set(quietly)
 
 
 # in the order of the help
@@ -105,4 +117,4 @@ for _command in (
     with_data_options(roar), audit, attack, with_data_options(scale), with_data_options(compare), select,
     with_data_options(transfer), bench_suite, report, serve, tasks,
 ):  # fmt: skip
-    app.command()(with_finite_numbers(_command))
+    app.command(cls=Command)(with_finite_numbers(_command))

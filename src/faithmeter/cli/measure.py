@@ -4,10 +4,20 @@ from typing import Annotated
 
 import typer
 
-from faithmeter.cli.options import SUBJECT, Data, MaskedBefore, MaxLength, RunOption, load_libraries, names, run_of
-from faithmeter.cli.printing import console, print_faithfulness
+from faithmeter.cli.choices import either, names_in
+from faithmeter.cli.options import (
+    MEASURES,
+    SUBJECT,
+    Data,
+    MaskedBefore,
+    MaxLength,
+    RunOption,
+    load_libraries,
+    names,
+    run_of,
+)
+from faithmeter.cli.printing import console, print_faithfulness, terminal
 from faithmeter.errors import InputError
-from faithmeter.progress import Terminal
 
 
 def measure(
@@ -15,40 +25,43 @@ def measure(
     data: Data,
     measures: Annotated[
         str | None,
-        typer.Option(
-            help="Importance measures, with commas between.  [default: all but loo-sampled, ig-mask, ensembles]"
-        ),
+        typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.ON_REQUEST'))}]"),
     ] = None,
-    target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
+    target: Annotated[
+        str, typer.Option(help=f"Class whose logit is explained: {either('measuring.curves.TARGETS')}.")
+    ] = "gold",
     rows: Annotated[
         int | None, typer.Option(min=1, help="Use only so many test rows, drawn at random.  [default: all]")
     ] = None,
     beam_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows for beam search, which is dear.  [default: --rows]")
+        int | None, typer.Option(min=1, help="Rows for beam search, which is expensive.  [default: --rows]")
     ] = None,
     random_runs: Annotated[int, typer.Option(help="Random maskings whose mean is the baseline.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and of random masking.")] = 0,
-    by: Annotated[str, typer.Option(help="Mask and explain by token, word, sentence or chunk.")] = "token",
+    by: Annotated[str, typer.Option(help=f"Mask and explain by {either('data.units.UNITS')}.")] = "token",
     chunk: Annotated[int, typer.Option(min=1, help="Tokens that a chunk holds at most; no word is cut.")] = 16,
     without_check: Annotated[
-        bool, typer.Option("--without-check", help="Measure without in-distribution test.")
+        bool, typer.Option("--without-check", help="Measure without the in-distribution test.")
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes.  [default: one a core, at most 8; one for a GPU, or under a minute]"),
+        typer.Option(min=1, help="Processes.  [default: one per core, at most 8; one for a GPU, or under a minute]"),
     ] = None,
     run: RunOption = None,
     masked_before: MaskedBefore = False,
     max_length: MaxLength = None,
 ) -> None:
-    """Measure how faithful importance measures are: ACU and RACU with intervals. Goes on where it was stopped."""
+    """Measure how faithful importance measures are to a model.
+
+    Gives ACU and RACU with intervals. A stopped measurement continues where it was, with the same command.
+    """
     load_libraries()
     from faithmeter.runs.repetitions import require_repetitions
     from faithmeter.runs.run import Run
     from faithmeter.studies import measure as study
     from faithmeter.studies.faithfulness_rows import pool
 
-    reporter = Terminal(console)
+    reporter = terminal()
     options = study.MeasureOptions(
         measures=None if measures is None else names(measures),
         target=target,

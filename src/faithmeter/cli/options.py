@@ -1,4 +1,4 @@
-"""What commands share: the options that say which data and which run, lists in options, and libraries loaded late."""
+"""What commands share: help in panels, the options that say which data and which run, and libraries loaded late."""
 
 import inspect
 from collections.abc import Callable
@@ -7,13 +7,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from faithmeter.cli.choices import either, several
 from faithmeter.cli.printing import print_performance
 from faithmeter.errors import InputError, require_finite
 
 if TYPE_CHECKING:
     from faithmeter.data.splits import DataSpec
     from faithmeter.progress import Reporter
+
+DATA, TRAINED = "Data", "A MODEL in place of a RUN"  # panels of the help
+UNBROKEN = "\N{NON-BREAKING HYPHEN}"
+MEASURES = f"Importance measures: {several('importance.IMPORTANCE_MEASURES')}."
+
+
+class Command(TyperCommand):
+    """A command whose help has its options in panels: its own first, then each panel in the order of the options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (classes that typer keeps to itself)
+        """Write arguments and options, a section for each panel."""
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            panel = getattr(parameter, "rich_help_panel", None) or usual
+            record = parameter.get_help_record(ctx)
+            if record is not None:  # the name of a choice is not broken at its hyphens
+                panels.setdefault(panel, []).append((record[0], record[1].replace("-", UNBROKEN)))
+        for title, records in panels.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        formatter.buffer = [text.replace(UNBROKEN, "-") for text in formatter.buffer]
 
 
 def load_libraries() -> None:
@@ -57,7 +82,7 @@ def _data_spec(
     text: Annotated[str, typer.Option(help="Column with the text, which is masked and explained.")] = "text",
     context: Annotated[str | None, typer.Option(help="Column with the second text of a pair; never masked.")] = None,
     label: Annotated[str, typer.Option(help="Column with the label: words or numbers.")] = "label",
-    metric: Annotated[str, typer.Option(help="With --data: accuracy, macro-f1, micro-f1 or matthews.")] = "accuracy",
+    metric: Annotated[str, typer.Option(help=f"With --data: {either('performance.METRICS')}.")] = "accuracy",
     classes: Annotated[str | None, typer.Option(help="Other names for labels: neg=negative,pos=positive.")] = None,
     clean_labels: Annotated[
         bool, typer.Option("--clean-labels", help="Labels that differ only in case or outer spaces are one class.")
@@ -101,17 +126,19 @@ Data = Annotated[Any, "the options of _data_spec"]
 
 
 def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `_data_spec` in place of its parameter `data`."""
+    """Give a command the options of `_data_spec`, in a panel of their own, in place of its parameter `data`."""
     own, shared = (list(inspect.signature(function).parameters.values()) for function in (command, _data_spec))
     names = [parameter.name for parameter in shared]
+    for parameter in shared:
+        (option,) = parameter.annotation.__metadata__
+        option.rich_help_panel = DATA
 
     @wraps(command)
     def called(**given: Any) -> None:  # noqa: ANN401 (whatever the options are)
         spec = _data_spec(**{name: given.pop(name) for name in names})
         command(**given, data=spec)
 
-    place = [parameter.name for parameter in own].index("data")
-    together = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own[:place], *shared, *own[place + 1 :])]
+    together = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *shared) if p.annotation is not Data]
     called.__signature__ = inspect.Signature(together)  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in together}
     return called
@@ -122,13 +149,17 @@ def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
 SUBJECT = "A trained run; or, with --data or --task, a model folder or hub name that classifies already."
 RunOption = Annotated[
     Path | None,
-    typer.Option(help="For a MODEL: the run directory to keep it and its results in.  [default: runs/NAME]"),
+    typer.Option(
+        help="The run directory to keep it and its results in.  [default: runs/NAME]", rich_help_panel=TRAINED
+    ),
 ]
 MaskedBefore = Annotated[
-    bool, typer.Option("--masked-before", help="For a MODEL: you say that it was fine-tuned on masked text.")
+    bool,
+    typer.Option("--masked-before", help="State that it was fine-tuned on masked texts.", rich_help_panel=TRAINED),
 ]
 MaxLength = Annotated[
-    int | None, typer.Option(min=1, help="For a MODEL: longest text in tokens; longer ones are cut.  [default: 512]")
+    int | None,
+    typer.Option(min=1, help="Longest text in tokens; longer ones are cut.  [default: 512]", rich_help_panel=TRAINED),
 ]
 
 

@@ -1,11 +1,13 @@
 """Tables and texts for the terminal. Nothing is computed here."""
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from faithmeter.progress import Terminal
 from faithmeter.runs.results import find, number, rows_of
 
 if TYPE_CHECKING:
@@ -19,6 +21,17 @@ if TYPE_CHECKING:
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
+quiet: ContextVar[bool] = ContextVar("quiet", default=False)  # what `faithmeter --quiet` says
+
+
+def terminal(to: Console = console) -> Terminal:
+    """Return what tells a person how far the work is; with --quiet it passes on warnings alone."""
+    return Terminal(to, quiet=quiet.get())
+
+
+def hint(text: str) -> None:
+    """Print what is no result, such as what to do next; with --quiet it is left out."""
+    terminal().note(text)
 
 
 def print_performance(run: "Run") -> None:

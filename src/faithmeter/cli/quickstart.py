@@ -1,4 +1,4 @@
-"""Quickstart: the main job on data that comes along, from training to the report."""
+"""Quickstart: the main job on included data, from training to the report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from faithmeter.cli.options import load_libraries
-from faithmeter.cli.printing import console, print_check, print_faithfulness, print_performance
-from faithmeter.progress import Terminal
+from faithmeter.cli.printing import console, hint, print_check, print_faithfulness, print_performance, terminal
 
-# the paper's; LIME and KernelSHAP, at 200 passes a text and step, would take longer than all of these together
+# the paper's; LIME and KernelSHAP, at 200 passes per text and step, would take longer than all of these together
 QUICK_MEASURES = (
     "grad-l1", "grad-l2", "x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs", "beam"
 )  # fmt: skip
@@ -23,7 +22,10 @@ def quickstart(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the model's weights and masks.")] = 0,
     data_seed: Annotated[int, typer.Option(min=0, help="Seed of the generated data and of splits.")] = 0,
 ) -> None:
-    """Train, check and measure offline, in a few minutes: bAbI-1, a small encoder, nine importance measures."""
+    """Train, check, measure and report offline, in minutes.
+
+    On generated bAbI-1 questions, with a small encoder and nine importance measures.
+    """
     path = run or _free_path(Path("runs") / ("quickstart-sentiment" if sentiment else "quickstart"))
     load_libraries()
     from faithmeter.data.splits import DataSpec
@@ -37,13 +39,13 @@ def quickstart(
         data, model = DataSpec(task="rotten-tomatoes", seed=data_seed), "minilm"
         options = TrainingOptions(epochs=4, learning_rate=1e-4, batch_size=32, seed=seed)
         measured = MeasureOptions(QUICK_MEASURES, rows=60, beam_rows=5)  # a real model takes its time
-        console.print(f"Masked fine-tuning of MiniLM on Rotten Tomatoes reviews, into {path}.")
-        console.print("All of it takes about a quarter of an hour on two cores.")
+        hint(f"Masked fine-tuning of MiniLM on Rotten Tomatoes reviews, into {path}.")
+        hint("All of it takes about a quarter of an hour on two cores.")
     else:
         data, model, options = DataSpec(task="babi-1", seed=data_seed), "small", TrainingOptions(seed=seed)
         measured = MeasureOptions(QUICK_MEASURES, rows=200, beam_rows=10)
-        console.print(f"Masked fine-tuning of a small encoder on generated bAbI-1 questions, into {path}.")
-    reporter = Terminal(console)
+        hint(f"Masked fine-tuning of a small encoder on generated bAbI-1 questions, into {path}.")
+    reporter = terminal()
     print_performance(train(path, data, model, options, reporter=reporter))
     console.print("\nIs masking in-distribution for this model?")
     verdicts = check(path, reporter=reporter)

@@ -6,27 +6,35 @@ from typing import Annotated, Any
 
 import typer
 
-from faithmeter.cli.options import Data, load_libraries, names, numbers
-from faithmeter.cli.printing import console, print_table
+from faithmeter.cli.choices import either, names_in, several
+from faithmeter.cli.options import MEASURES, Data, load_libraries, names, numbers
+from faithmeter.cli.printing import console, hint, print_table, terminal
 from faithmeter.errors import InputError
-from faithmeter.progress import Terminal
 
 
 def roar(
-    run: Annotated[Path, typer.Argument(help="The folder to make; one that is there is gone on with.")],
+    run: Annotated[Path, typer.Argument(help="The folder to make; an existing one is continued.")],
     data: Data,
     model: Annotated[str, typer.Option(help="As for `train`.")] = "bilstm",
     measures: Annotated[
-        str | None, typer.Option(help="Importance measures, separated by commas.  [default: all but the dear ones]")
+        str | None, typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('studies.roar.roar.DEAR'))}]")
     ] = None,
     protocols: Annotated[
-        str, typer.Option(help="`recursive` explains anew at each step; `roar` once; or both.")
+        str,
+        typer.Option(
+            help=f"{several('measuring.retraining.PROTOCOLS')}. `recursive` explains again at each step, `roar` once."
+        ),
     ] = "recursive,roar",
     seeds: Annotated[str, typer.Option(help="Seeds of the trainings, separated by commas.")] = "0",
     steps: Annotated[
-        str, typer.Option(help="relative (a tenth of the tokens) or absolute (1 to 10 tokens).")
+        str,
+        typer.Option(
+            help=f"{either('measuring.retraining.STEP_KINDS')}: by a tenth of the tokens, or from 1 to 10 tokens."
+        ),
     ] = "relative",
-    target: Annotated[str, typer.Option(help="Class whose logit is explained: gold or predicted.")] = "gold",
+    target: Annotated[
+        str, typer.Option(help=f"Class whose logit is explained: {either('measuring.curves.TARGETS')}.")
+    ] = "gold",
     ig_steps: Annotated[int, typer.Option(min=1, help="Steps of integrated gradients.")] = 50,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
@@ -34,13 +42,16 @@ def roar(
     vectors: Annotated[str | None, typer.Option(help="For `bilstm`: a file of word vectors.")] = None,
     max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Trainings at a time, each on one core.  [default: one a core]")
+        int | None, typer.Option(min=1, help="Trainings at a time, each on one core.  [default: one per core]")
     ] = None,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Instead: hold both protocols against the truth on a known problem.")
+        bool, typer.Option("--synthetic", help="Instead, compare both protocols with the truth on a known problem.")
     ] = False,
 ) -> None:
-    """Mask what is called important, retrain, measure again: ROAR and Recursive ROAR. Goes on where it was stopped."""
+    """Mask what is called important, retrain, measure again.
+
+    These are ROAR and Recursive ROAR. A stopped experiment continues where it was: `faithmeter roar RUN`.
+    """
     said = _said(locals())
     load_libraries()
     from faithmeter.runs.engines import workers_here
@@ -50,7 +61,7 @@ def roar(
     from faithmeter.studies.roar.synthetic import synthetic_roar
     from faithmeter.studies.train import TrainingOptions
 
-    reporter = Terminal(console)
+    reporter = terminal()
     if synthetic:
         _refuse(said - {"synthetic", "seeds"}, "the synthetic problem has data and a model of its own")
         sentences, page = synthetic_roar(run, seeds=numbers(seeds), reporter=reporter)
@@ -60,7 +71,7 @@ def roar(
     workers = workers or workers_here()
     if data is None:
         found = RoarRun(run)
-        _refuse(said - {"workers"}, f"{run} goes on with what it was made with, unless the data is named again")
+        _refuse(said - {"workers"}, f"{run} continues with what it was made with, unless the data is named again")
         found = study.go_on(found, workers=workers, reporter=reporter)
     else:
         options = study.RoarOptions(
@@ -79,7 +90,7 @@ def roar(
     table, sentences = roar_verdict(found)
     print_table(table)
     console.print("\n".join(sentences), markup=False, soft_wrap=True)
-    console.print(f"`faithmeter report {run}` draws the curves.", soft_wrap=True)
+    hint(f"`faithmeter report {run}` draws the curves.")
 
 
 def _said(given: dict[str, Any]) -> set[str]:
@@ -90,4 +101,4 @@ def _said(given: dict[str, Any]) -> set[str]:
 
 def _refuse(options: set[str], why: str) -> None:
     if options:
-        raise InputError(f"--{min(options).replace('_', '-')} would say nothing here: {why}.")
+        raise InputError(f"--{min(options).replace('_', '-')} has no effect here: {why}.")

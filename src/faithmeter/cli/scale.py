@@ -5,30 +5,30 @@ from typing import Annotated, Any
 
 import typer
 
-from faithmeter.cli.options import Data, load_libraries, names, required
-from faithmeter.cli.printing import console, print_faithfulness, print_performance
-from faithmeter.progress import Terminal
+from faithmeter.cli.choices import names_in
+from faithmeter.cli.options import MEASURES, Data, load_libraries, names, required
+from faithmeter.cli.printing import console, print_faithfulness, print_performance, terminal
+
+FAMILIES, SIZES = "models.from_scratch.FAMILIES", "models.from_scratch.SIZES"
 
 
 def scale(
-    folder: Annotated[Path, typer.Argument(help="The folder for the runs and their report; goes on where it was.")],
+    folder: Annotated[Path, typer.Argument(help="The folder for the runs and their report.")],
     data: Data,
     models: Annotated[
         str,
         typer.Option(
-            help="Models, separated by commas: as for `train`, or a family (encoder, t5, gpt2) for its tiny, mini, "
-            "small and base."
+            help=f"Models, separated by commas: as for `train`, or a family ({', '.join(names_in(FAMILIES))}) for its "
+            f"{', '.join(names_in(SIZES))}."
         ),
     ] = "encoder",
     measures: Annotated[
         str | None,
-        typer.Option(
-            help="Importance measures, with commas between.  [default: all but loo-sampled, ig-mask, ensembles]"
-        ),
+        typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.ON_REQUEST'))}]"),
     ] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Measure on so many test rows.  [default: all]")] = None,
     beam_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows for beam search, which is dear.  [default: --rows]")
+        int | None, typer.Option(min=1, help="Rows for beam search, which is expensive.  [default: --rows]")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
@@ -36,7 +36,10 @@ def scale(
     max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, order and masks.  [default: 0]")] = None,
 ) -> None:
-    """Train, check and measure a series of models, small to large, on one task; then one report that compares them."""
+    """Train, check and measure models of rising size on one task.
+
+    One report compares them. What is done already is not done again.
+    """
     data = required(data)
     load_libraries()
     from faithmeter.studies import scale as study
@@ -52,6 +55,6 @@ def scale(
         print_faithfulness(run.results)
 
     _, page = study.scale(
-        folder, data, names(models), options, measured, max_length=max_length, reporter=Terminal(console), done=show
+        folder, data, names(models), options, measured, max_length=max_length, reporter=terminal(), done=show
     )
     console.print(f"The report that compares them: {page}", soft_wrap=True)

@@ -5,21 +5,23 @@ from typing import Annotated
 
 import typer
 
-from faithmeter.cli.options import load_libraries, names, numbers
-from faithmeter.cli.printing import console, print_section
-from faithmeter.progress import Terminal
+from faithmeter.cli.choices import several
+from faithmeter.cli.options import MEASURES, load_libraries, names, numbers
+from faithmeter.cli.printing import hint, print_section, terminal
 
 
 def select(
     run: Annotated[Path, typer.Argument(help="A trained run.")],
     measures: Annotated[
         str | None,
-        typer.Option(
-            help="Importance measures, separated by commas; random is always there.  [default: the run's most faithful]"
-        ),
+        typer.Option(help=f"{MEASURES} Random tokens are always compared with.  [default: the run's most faithful]"),
     ] = None,
     rationales: Annotated[
-        str, typer.Option(help="top (the most important tokens), contiguous (the best neighbours), or both.")
+        str,
+        typer.Option(
+            help=f"{several('judges.selection.RATIONALES')}. The most important tokens wherever they are, or the best "
+            "that lie side by side."
+        ),
     ] = "top,contiguous",
     length: Annotated[float, typer.Option(help="Share of the tokens that is kept, rounded up.")] = 0.2,
     epochs: Annotated[int | None, typer.Option(min=1, help="Of the second models.  [default: the run's]")] = None,
@@ -28,7 +30,10 @@ def select(
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds of second models, separated by commas.")] = "0",
 ) -> None:
-    """Select, then predict (FRESH): how well does a second model do that reads the explanations alone?"""
+    """Select, then predict (FRESH).
+
+    How well does a second model do that reads the explanations alone?
+    """
     load_libraries()
     from faithmeter.reports.select import select_sections
     from faithmeter.studies import select as study
@@ -41,7 +46,7 @@ def select(
         rows=rows,
         seeds=numbers(seeds),
     )
-    done = study.select(run, options, reporter=Terminal(console))
+    done = study.select(run, options, reporter=terminal())
     for section in select_sections(done.results):
         print_section(section)
-    console.print(f"`faithmeter report {run}` shows it beside the rest.", soft_wrap=True)
+    hint(f"`faithmeter report {run}` shows it beside the rest.")

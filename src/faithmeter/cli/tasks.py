@@ -10,9 +10,12 @@ from faithmeter.data.tasks import TASKS
 
 
 def tasks(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")] = False,
 ) -> None:
-    """List the named tasks: what is masked, the metric, and where the data can come from."""
+    """List the named tasks.
+
+    What is masked, the metric, and where the data can come from.
+    """
     rows: list[dict[str, Any]] = [
         {
             "name": task.name,

@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
+from faithmeter.cli.choices import either, names_in, several
 from faithmeter.cli.options import Data, load_libraries, names, required
-from faithmeter.cli.printing import console, print_performance
+from faithmeter.cli.printing import print_performance, terminal
 from faithmeter.errors import InputError
-from faithmeter.progress import Terminal
+
+LEARNING, ROBUST = "Optimisation", "Robust training"  # panels of the help
+FAMILIES, SIZES = (names_in(f"models.from_scratch.{table}") for table in ("FAMILIES", "SIZES"))
 
 
 def train(
@@ -18,26 +21,46 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            help="A hub name, a model folder, `minilm` (a package), or from scratch: `bilstm`, or `tiny`, `mini`, "
-            "`small`, `base` (encoders), `t5-tiny` ... `gpt2-base`."
+            help=f"A hub name, a model folder, `minilm` (a package), or from scratch: `bilstm`; {', '.join(SIZES)} "
+            f"(encoders); and the same sizes as {', '.join(f'{family}-{SIZES[0]}' for family in FAMILIES[1:])} ..."
         ),
     ] = "small",
     vectors: Annotated[
         str | None, typer.Option(help="For `bilstm`: a file of word vectors (GloVe, fastText; .gz too) to begin with.")
     ] = None,
-    strategy: Annotated[str | None, typer.Option(help="masked, plain or only-masking.  [default: masked]")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help=f"{either('training.strategy.STRATEGIES')}.  [default: masked]")
+    ] = None,
     validation: Annotated[
-        str | None, typer.Option(help="What picks the best epoch: both, unmasked or masked.  [default: both]")
+        str | None,
+        typer.Option(help=f"What picks the best epoch: {either('training.strategy.VALIDATIONS')}.  [default: both]"),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adamw or amsgrad.  [default: adamw; bilstm: amsgrad]")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="[default: 2e-5; from scratch: 1e-3]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: 16; from scratch: 32]")] = None,
-    accumulate: Annotated[int | None, typer.Option(help="Batches an optimiser step.  [default: 1]")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Not on biases and norms.  [default: 0.01]")] = None,
-    warmup: Annotated[float | None, typer.Option(help="Share of the steps that warm up.  [default: 0.06]")] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{either('training.config.OPTIMIZERS')}.  [default: adamw; bilstm: amsgrad]",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="[default: 2e-5; from scratch: 1e-3]", rich_help_panel=LEARNING)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Rows at a time.  [default: 16; from scratch: 32]", rich_help_panel=LEARNING)
+    ] = None,
+    accumulate: Annotated[
+        int | None, typer.Option(help="Batches per optimiser step.  [default: 1]", rich_help_panel=LEARNING)
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="Not on biases and norms.  [default: 0.01]", rich_help_panel=LEARNING)
+    ] = None,
+    warmup: Annotated[
+        float | None, typer.Option(help="Share of the steps that warm up.  [default: 0.06]", rich_help_panel=LEARNING)
+    ] = None,
     clip: Annotated[
-        float | None, typer.Option(help="Largest gradient norm, 0 for any.  [default: 0; from scratch: 1]")
+        float | None,
+        typer.Option(help="Largest gradient norm, 0 for any.  [default: 0; from scratch: 1]", rich_help_panel=LEARNING),
     ] = None,
     mask_context: Annotated[
         bool | None, typer.Option("--mask-context", help="Also mask the context in training, as the paper's code.")
@@ -45,47 +68,69 @@ def train(
     curriculum: Annotated[
         bool | None, typer.Option(help="Show short texts first.  [default: from scratch, but for `bilstm`]")
     ] = None,
-    mixed_precision: Annotated[str | None, typer.Option(help="no, fp16 or bf16.  [default: no]")] = None,
+    mixed_precision: Annotated[
+        str | None,
+        typer.Option(help=f"{either('training.config.PRECISIONS')}.  [default: no]", rich_help_panel=LEARNING),
+    ] = None,
     robust: Annotated[
         str | None,
         typer.Option(
-            help="What to add to the loss or the data, with commas: igr, vat, explanation-guided (whose loss, as it "
-            "is, flattens attention), adversarial."
+            help=f"What to add to the loss or the data: {several('training.config.ROBUST')}. The loss of "
+            "explanation-guided, as it is, flattens attention.",
+            rich_help_panel=ROBUST,
         ),
     ] = None,
-    igr_weight: Annotated[float | None, typer.Option(help="Of the squared input gradient.  [default: 0.001]")] = None,
-    vat_weight: Annotated[float | None, typer.Option(help="Of the change under virtual attack.  [default: 1]")] = None,
+    igr_weight: Annotated[
+        float | None, typer.Option(help="Of the squared input gradient.  [default: 0.001]", rich_help_panel=ROBUST)
+    ] = None,
+    vat_weight: Annotated[
+        float | None, typer.Option(help="Of the change under virtual attack.  [default: 1]", rich_help_panel=ROBUST)
+    ] = None,
     vat_radius: Annotated[
-        float | None, typer.Option(help="Length of that attack, as a share of the embeddings'.  [default: 0.03]")
+        float | None,
+        typer.Option(
+            help="Length of that attack, as a share of the embeddings'.  [default: 0.03]", rich_help_panel=ROBUST
+        ),
     ] = None,
     guided_weight: Annotated[
-        float | None, typer.Option(help="Of the distance from attention to attribution.  [default: 0.1]")
+        float | None,
+        typer.Option(help="Of the distance from attention to attribution.  [default: 0.1]", rich_help_panel=ROBUST),
     ] = None,
     guided_share: Annotated[
-        float | None, typer.Option(help="Share of the tokens, the least important, masked as noise.  [default: 0.2]")
+        float | None,
+        typer.Option(
+            help="Share of the tokens, the least important, masked as noise.  [default: 0.2]", rich_help_panel=ROBUST
+        ),
     ] = None,
     adversarial_share: Annotated[
-        float | None, typer.Option(help="Share of the rows added in attacked form each epoch.  [default: 0.1]")
+        float | None,
+        typer.Option(
+            help="Share of the rows added in attacked form each epoch.  [default: 0.1]", rich_help_panel=ROBUST
+        ),
     ] = None,
     adversarial_budget: Annotated[
-        float | None, typer.Option(help="Share of the words an attack may change.  [default: 0.2]")
+        float | None,
+        typer.Option(help="Share of the words an attack may change.  [default: 0.2]", rich_help_panel=ROBUST),
     ] = None,
     tracker: Annotated[str | None, typer.Option(help="A tracker of accelerate: tensorboard, wandb ...")] = None,
     max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, order and masks.  [default: 0]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training of this run.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training of this run.")] = False,
 ) -> None:
-    """Masked fine-tuning: turn a text classifier into a faithfulness measurable one."""
+    """Fine-tune a text classifier on masked and whole texts.
+
+    Masked fine-tuning makes it a faithfulness measurable model: masked texts are in-distribution for it.
+    """
     given = locals()
     load_libraries()
     from faithmeter.studies import train as study
 
-    reporter = Terminal(console)
+    reporter = terminal()
     options = {field.name: given[field.name] for field in fields(study.TrainingOptions)}
     if resume:
         said = data is not None or any(value is not None for value in options.values())
         if said:
-            raise InputError(f"--resume goes on with what {run} was made with: leave the other options out.")
+            raise InputError(f"--resume continues with what {run} was made with: leave the other options out.")
         print_performance(study.resume(run, reporter=reporter))
         return
     if robust is not None:

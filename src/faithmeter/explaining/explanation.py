@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from faithmeter.data.batch import TEXT, Batch, Texts, listed
-from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, with_units
+from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, require_units, with_units
+from faithmeter.errors import InputError, nearest
 from faithmeter.explaining.heat_map import heat_map, visible
 from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
 from faithmeter.importance.by_units import Explain
@@ -18,6 +19,40 @@ from faithmeter.measuring.curves import Floats, area_between_curves, masking_wal
 from faithmeter.models.classifier import Classifier
 
 RANDOM_RUNS = 5
+PREDICTED = "predicted"  # the target that stands for whichever class the model answers
+
+
+@dataclass(frozen=True)
+class ExplainOptions:
+    """How texts are explained.
+
+    `target` is `predicted` or the name of the class whose logit is explained. `by` is what is masked and explained as a
+    whole: a token, word, sentence, or chunk of at most `chunk` tokens; by default what a run was measured by, or
+    tokens. `random_runs` random maskings make the curve that an explanation is compared with. All that is random comes
+    from `seed` and the text's number.
+    """
+
+    target: str = PREDICTED
+    seed: int = 0
+    by: str | None = None
+    chunk: int | None = None
+    random_runs: int = RANDOM_RUNS
+
+    def __post_init__(self) -> None:
+        require_units(*self.units)
+        if self.random_runs < 1:
+            raise InputError("At least one random run is needed as the baseline.")
+
+    @property
+    def units(self) -> tuple[str, int]:
+        """What is masked as a whole, and how many tokens a chunk holds at most."""
+        return self.by or TOKEN, CHUNK if self.chunk is None else self.chunk
+
+
+def require_target(target: str, labels: Sequence[str]) -> None:
+    """Refuse a class that there is not."""
+    if target != PREDICTED and target not in labels:
+        raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")
 
 
 @dataclass(frozen=True)
@@ -111,67 +146,50 @@ def explain_texts(
     classifier: Classifier,
     texts: Texts,
     contexts: Texts | None = None,
+    options: ExplainOptions | None = None,
     *,
     measure: str | Explain | ImportanceMeasure,
-    target: str = "predicted",
     masf: MaSF | None = None,
-    seed: int = 0,
-    by: str = TOKEN,
-    chunk: int = CHUNK,
 ) -> list[Explanation]:
-    """Explain texts one by one; `target` is `predicted` or the name of the class whose logit is explained.
-
-    A string is one text, explained as the only one of a list. `by` is what is masked and explained as a whole: a token,
-    word, sentence, or chunk of at most `chunk` tokens.
+    """Explain texts one by one. A string is one text, explained as the only one of a list.
 
     Needs no run: `explain_texts(Classifier(model, tokenizer), texts, measure="loo-signed")` takes a transformers model
     and tokenizer that you have, and leaves them as they were.
     """
-    chosen = [as_measure(measure)]
+    chosen, options = [as_measure(measure)], options or ExplainOptions()
     texts, contexts = listed(texts, contexts)
+    pairs = zip(texts, [None] * len(texts) if contexts is None else contexts, strict=True)
     return [
         one
-        for row, text in enumerate(texts)
-        for one in explain_text(
-            classifier,
-            text,
-            None if contexts is None else contexts[row],
-            measures=chosen,
-            target=target,
-            masf=masf,
-            seed=seed,
-            row=row,
-            by=by,
-            chunk=chunk,
-        )
+        for row, (text, context) in enumerate(pairs)
+        for one in explain_text(classifier, text, context, options, measures=chosen, masf=masf, row=row)
     ]
 
 
 def explain_text(
     classifier: Classifier,
     text: str,
-    context: str | None = None,
+    context: str | None,
+    options: ExplainOptions,
     *,
     measures: Sequence[ImportanceMeasure],
-    target: str = "predicted",
     masf: MaSF | None = None,
-    seed: int = 0,
     row: int = 0,
-    random_runs: int = RANDOM_RUNS,
-    by: str = TOKEN,
-    chunk: int = CHUNK,
 ) -> list[Explanation]:
     """Explain one text by several measures, beside the same random masking.
 
     All that is random comes from the seed and the dataset row: with those of a measurement, and as many random runs,
     the areas are those that were measured.
     """
+    require_target(options.target, classifier.labels)
     contexts = None if context is None else [context]
+    by, chunk = options.units
     encoded = with_units(classifier.encode([text], contexts), classifier, [text], contexts, by=by, chunk=chunk)
     batch = replace(encoded.batch([0]), rows=torch.tensor([row]))
     predicted = int(classifier.predict_with_features(batch)[0].argmax())
-    targets = torch.tensor([predicted if target == "predicted" else classifier.labels.index(target)])
-    baseline = _random_curve(classifier, batch, targets, seed, random_runs)
+    explained = predicted if options.target == PREDICTED else classifier.labels.index(options.target)
+    targets, seed = torch.tensor([explained]), options.seed
+    baseline = _random_curve(classifier, batch, targets, seed, options.random_runs)
     unread = classifier.unread(text, context) if encoded.truncated else 0
     return [
         replace(

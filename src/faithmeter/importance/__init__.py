@@ -55,7 +55,7 @@ class ImportanceMeasure:
     units, every token of a unit has the importance of the unit: that of masking it whole, or what `of_units` makes of
     the importance of its tokens. `recursive` says that it is computed anew on the masked input at every masking step;
     `differentiable` that it has a gradient by the word embeddings: then `at` is the same measure at any embeddings.
-    `passes(n)` is about how many times a text of n unmasked units goes through the model, to foretell the time;
+    `passes(n)` is about how many times a text of n unmasked units goes through the model, to estimate the time;
     a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is. `not_for` is the
     `model_type` of the models that it cannot explain.
     """

@@ -19,6 +19,7 @@ from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Ints, weighted_performance
 from faithmeter.statistics import Weights, bca_interval, percentile_band
 
+TARGETS = ("gold", "predicted")  # the class whose logit is explained: the true one, or the model's answer
 Floats = NDArray[np.float64]
 Interval = tuple[float, float] | None
 

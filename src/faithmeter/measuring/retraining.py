@@ -20,7 +20,7 @@ from faithmeter.masking import STEPS, Mask
 from faithmeter.measuring.curves import Floats, held_by_the_most_important
 from faithmeter.models.classifier import Classifier
 
-RELATIVE, ABSOLUTE = "relative", "absolute"  # steps of a tenth of the tokens, and of one token
+RELATIVE, ABSOLUTE = STEP_KINDS = ("relative", "absolute")  # steps of a tenth of the tokens, and of one token
 ROAR, RECURSIVE = "roar", "recursive"
 PROTOCOLS = (RECURSIVE, ROAR)
 RANDOM, UNMASKED, ALL_MASKED, IMPORTANCE = "random", "unmasked", "all-masked", "importance"

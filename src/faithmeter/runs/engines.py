@@ -229,7 +229,7 @@ def _leave_with(parent: int) -> None:
 
 
 def workers_here() -> int:
-    """Return how many processes are of use on this machine: one a core, or one where a GPU does the work."""
+    """Return how many processes are of use on this machine: one per core, or one where a GPU does the work."""
     return 1 if torch.cuda.is_available() else cores()
 
 

@@ -57,7 +57,7 @@ KNOWN_TOKEN_ROWS = 4000  # to learn the known token from: plenty for one word
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """What to judge, and by whom; nothing named means every judge and every measure that can and is not dear.
+    """What to judge, and by whom; nothing named means every judge and every measure that can and is not expensive.
 
     `rows` are test rows, drawn at random; each judge has a number of its own. `place` is where the known token goes;
     `rationales` the column with what people marked as the reason; `adversary_steps` how long explanations are attacked;
@@ -135,7 +135,7 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
 
 
 def _judges(run: Run, options: AuditOptions) -> list[Judge]:
-    """Return the judges that were named, or all but the dear ones and those that lack what they judge by."""
+    """Return the judges that were named, or all but the expensive ones and those that lack what they judge by."""
     if options.judges is not None:
         return [JUDGES[name] for name in options.judges]
     # hours, where the others take minutes; and everything explained once more, on attacked texts

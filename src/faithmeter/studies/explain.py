@@ -6,9 +6,9 @@ from pathlib import Path
 from faithmeter.data.batch import Encoded, Texts, listed
 from faithmeter.data.splits import as_text, require_columns, require_text
 from faithmeter.data.tables import read_rows
-from faithmeter.data.units import CHUNK, TOKEN, require_units, with_units
-from faithmeter.errors import InputError, nearest
-from faithmeter.explaining.explanation import RANDOM_RUNS, Explanation, explain_texts
+from faithmeter.data.units import with_units
+from faithmeter.errors import InputError
+from faithmeter.explaining.explanation import RANDOM_RUNS, ExplainOptions, Explanation, explain_texts, require_target
 from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
 from faithmeter.importance.completeness import FROM_ZERO, TEXTS, zero_baseline_caution
 from faithmeter.masking import STEPS
@@ -23,20 +23,16 @@ def explain(
     path: str | Path,
     texts: Texts,
     contexts: Texts | None = None,
+    options: ExplainOptions | None = None,
     *,
     measure: str | None = None,
     budget: float | None = None,
-    target: str = "predicted",
-    seed: int = 0,
-    by: str | None = None,
-    chunk: int | None = None,
     reporter: Reporter | None = None,
 ) -> list[Explanation]:
     """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it.
 
     A string is one text, explained as the only one of a list, with a string as its context where the model takes pairs.
-    With a `budget` of seconds a text, it is the most faithful one that fits into it (see `within_budget`). `by` is what
-    is masked and explained as a whole, as in `MeasureOptions`; by default what the run was measured by, or tokens.
+    With a `budget` of seconds per text, it is the most faithful one that fits into it (see `within_budget`).
 
     Where the run's verdict is that these explanations may not be believed, the reporter is told first, and `doubt` of
     each explanation says so; `cut` says where a text was too long to be read to its end.
@@ -45,9 +41,8 @@ def explain(
     if measure is not None and budget is not None:
         raise InputError("A budget chooses the measure: give a budget or a measure, not both.")
     chosen = as_measure(measure or run.measure_to_use)
-    labels = run.config.labels
-    if target != "predicted" and target not in labels:
-        raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")
+    options = as_measured(run, options or ExplainOptions())
+    require_target(options.target, run.config.labels)
     pairs = run.config.data.resolved().context is not None
     if pairs != (contexts is not None):
         raise InputError(
@@ -56,15 +51,11 @@ def explain(
             else "This model takes single texts: leave the context out."
         )
     texts, contexts = listed(texts, contexts)
-    settings = run.measurement_settings
-    if chunk is None:
-        chunk = (settings.get("chunk") if by is None else None) or CHUNK
-    by = by or settings.get("by", TOKEN)
-    require_units(by, chunk)
     classifier = run.classifier()
     if budget is not None:
+        by, chunk = options.units
         encoded = with_units(classifier.encode(texts, contexts), classifier, texts, contexts, by=by, chunk=chunk)
-        name, why = within_budget(run.results, encoded, budget, path)
+        name, why = within_budget(run.results, encoded, budget, path, options.random_runs)
         reporter.note(why)
         chosen = IMPORTANCE_MEASURES[name]
     doubt = words.doubt(run.results, chosen.name)
@@ -76,23 +67,32 @@ def explain(
         if caution is not None:
             reporter.warn(caution)
     masf = run.in_distribution_test()
-    found = explain_texts(
-        classifier, texts, contexts, measure=chosen, target=target, masf=masf, seed=seed, by=by, chunk=chunk
-    )
+    found = explain_texts(classifier, texts, contexts, options, measure=chosen, masf=masf)
     return [replace(one, doubt=doubt) for one in found]
 
 
-def within_budget(rows: Rows, texts: Encoded, budget: float, path: str | Path) -> tuple[str, str]:
+def as_measured(run: Run, options: ExplainOptions) -> ExplainOptions:
+    """Return the options with the units that the run was measured by, unless they name some themselves."""
+    if options.by is not None:
+        return options
+    settings = run.measurement_settings
+    chunk = settings.get("chunk") if options.chunk is None else options.chunk
+    return replace(options, by=settings.get("by"), chunk=chunk)
+
+
+def within_budget(
+    rows: Rows, texts: Encoded, budget: float, path: str | Path, random_runs: int = RANDOM_RUNS
+) -> tuple[str, str]:
     """Return the most faithful measure that explains each of the texts within so many seconds, and why, in words.
 
     An explanation comes with its own masking curve, so it takes what `measure` timed: the measure on the text, and anew
     on what is left at each step if it is recursive. `seconds_per_text` over `token_passes` is how long a token takes
     once through the model, on the machine that measured. That, times the passes that a text of this length needs, for
     the explanations, the predictions on the curve and the random curves beside it, times its tokens, is its cost. The
-    dearest of the texts decides. Loading the model is not counted.
+    most expensive of the texts decides. Loading the model is not counted.
     """
     measured = {row["measure"] for row in rows_of(rows, "acu")} & set(IMPORTANCE_MEASURES)
-    costs = {name: cost for name in measured if (cost := _seconds(rows, name, texts)) is not None}
+    costs = {name: cost for name in measured if (cost := _seconds(rows, name, texts, random_runs)) is not None}
     if not costs:
         raise InputError(
             f"It is not known how long explanations of {path} take, nor how faithful they are. Run `faithmeter measure "
@@ -118,12 +118,12 @@ def within_budget(rows: Rows, texts: Encoded, budget: float, path: str | Path) -
     )
 
 
-def _seconds(rows: Rows, name: str, texts: Encoded) -> float | None:
-    """Return how long a measure takes for the dearest of the texts; None where that was not measured."""
+def _seconds(rows: Rows, name: str, texts: Encoded, random_runs: int) -> float | None:
+    """Return how long a measure takes for the most expensive of the texts; None where that was not measured."""
     spent, work = (find(rows, kind, name)["value"] for kind in ("seconds_per_text", "token_passes"))
     if spent is None or not work:
         return None
-    beside = (1 + RANDOM_RUNS) * (STEPS + 1)  # its own curve and the random ones
+    beside = (1 + random_runs) * (STEPS + 1)  # its own curve and the random ones
     passes = [walk_passes(IMPORTANCE_MEASURES[name], count) or 0.0 for count in texts.unit_counts.tolist()]
     tokens = [(p + beside) * int(length) for p, length in zip(passes, texts.lengths, strict=True)]
     return float(spent) / float(work) * max(tokens, default=0.0)

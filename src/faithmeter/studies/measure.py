@@ -30,7 +30,7 @@ from faithmeter.importance.by_units import Explain, even_shares
 from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
 from faithmeter.in_distribution import MaSF
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.measuring.curves import held_by_the_most_important, masking_walk
+from faithmeter.measuring.curves import TARGETS, held_by_the_most_important, masking_walk
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.words import checked, trusted
@@ -55,8 +55,8 @@ MOST_PIECES = 8  # that a walk is cut into for each process: with each, the run 
 class MeasureOptions:
     """What to measure; no measure named means all that can explain the model, but for those `ON_REQUEST`.
 
-    `rows` and `beam_rows` are test rows, drawn at random; beam search is dear, so it gets fewer. `by` is what is masked
-    and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
+    `rows` and `beam_rows` are test rows, drawn at random; beam search is expensive, so it gets fewer. `by` is what is
+    masked and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
     """
 
     measures: tuple[str | Explain | ImportanceMeasure, ...] | None = None
@@ -70,8 +70,8 @@ class MeasureOptions:
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
-        if self.target not in ("gold", "predicted"):
-            raise InputError(f"There is no target {self.target!r}: choose gold or predicted.")
+        if self.target not in TARGETS:
+            raise InputError(f"There is no target {self.target!r}: choose {' or '.join(TARGETS)}.")
         if self.random_runs < 1:
             raise InputError("At least one random run is needed as the baseline.")
         require_units(self.by, self.chunk)
@@ -87,7 +87,7 @@ def measure(
     """Measure the faithfulness of importance measures on a run's test split.
 
     One of `workers` is this process, on all cores. Several are processes on one core each, which is faster; None means
-    one a core, at most `MOST_WORKERS`, but this process where a GPU does the work or there is little. The rows are the
+    one per core, at most `MOST_WORKERS`, but this process where a GPU does the work or there is little. Rows are the
     same but for the last digits, which depend on the number of threads. Processes write warnings to standard error. A
     script that asks for them needs the usual `if __name__ == "__main__"`. A measure that is a function of yours is
     always measured in this process.

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow.parquet
 
 from faithmeter.data.splits import DataSpec
-from faithmeter.data.units import CHUNK, CHUNKED, TOKEN
+from faithmeter.data.units import CHUNKED, TOKEN
 from faithmeter.errors import InputError, nearest
-from faithmeter.explaining.explanation import explain_text
+from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, explain_text
 from faithmeter.files import require_whole, write_bytes
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.progress import Reporter, Silent
@@ -237,14 +237,16 @@ def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
             classifier,
             text,
             context,
+            ExplainOptions(
+                target=gold if settings["target"] == "gold" else PREDICTED,  # the class the measurement was about
+                seed=settings["seed"],
+                by=settings["by"],
+                chunk=settings["chunk"],
+                random_runs=settings["asked"]["random_runs"],
+            ),
             measures=[IMPORTANCE_MEASURES[name] for name in chosen[:MEASURES_SHOWN]],
-            target=gold if settings["target"] == "gold" else "predicted",  # the class the measurement was about
             masf=masf,
-            seed=settings["seed"],
             row=row,
-            random_runs=settings["asked"]["random_runs"],
-            by=settings["by"],
-            chunk=settings["chunk"] or CHUNK,
         )
         # the areas that the text was picked by: another batch rounds otherwise, which may turn the order of two tokens
         areas = pyarrow.parquet.read_table(file, filters=[("row", "=", row)]).to_pylist()

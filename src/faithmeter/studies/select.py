@@ -51,7 +51,7 @@ RANDOM = "random"
 class SelectOptions:
     """What to keep of each text, and how the second model learns from it.
 
-    No measure named means the run's most faithful one, of those that are not too dear to explain thousands of texts
+    No measure named means the run's most faithful one, of those not too expensive to explain thousands of texts
     with; random rationales of the same lengths are always there. `length` is the share of the maskable tokens that is
     kept; `rows` and `epochs` are of the second training, by default the run's own; `seeds` those of second models.
     """

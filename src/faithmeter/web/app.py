@@ -20,15 +20,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from faithmeter.data.units import CHUNK, TOKEN
 from faithmeter.errors import InputError
-from faithmeter.explaining.explanation import Explanation, explain_text
+from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, Explanation, explain_text, require_target
 from faithmeter.explaining.heat_map import visible
 from faithmeter.explaining.small_curve import small_curve
 from faithmeter.importance import as_measure, measures_of
 from faithmeter.models.classifier import Classifier
 from faithmeter.reports import words
 from faithmeter.runs.run import Run
+from faithmeter.studies.explain import as_measured
 from faithmeter.web.desk import Desk
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -60,8 +60,7 @@ class Explorer:
             parameter.requires_grad_(False)  # shared by all threads, so nobody may switch it on and off
         self.masf, self.best, self.rows = run.in_distribution_test(), run.measure_to_use, run.results
         self.doubt, self.pairs = words.doubt(self.rows), self.config.data.resolved().context is not None
-        measured = run.measurement_settings
-        self.by, self.chunk = measured.get("by", TOKEN), measured.get("chunk") or CHUNK
+        self.options = as_measured(run, ExplainOptions())
         self.desk = Desk()
 
     async def page(self, _: Request) -> Response:
@@ -96,22 +95,13 @@ class Explorer:
             raise InputError("There is no text to explain.")
         if self.pairs and not str(context or "").strip():
             raise InputError("This model takes pairs: give the context too.")
-        target = str(question.get("target") or "predicted")
-        if target != "predicted" and target not in self.config.labels:
-            raise InputError(f"There is no class {target!r}.")
+        options = replace(self.options, target=str(question.get("target") or PREDICTED))
+        require_target(options.target, self.config.labels)
         chosen = [as_measure(str(name)) for name in question.get("measures") or [self.best]][:2]
 
         def work() -> list[dict[str, Any]]:
-            found = explain_text(
-                twin(self.classifier),
-                text,
-                None if context is None else str(context),
-                measures=chosen,
-                target=target,
-                masf=self.masf,
-                by=self.by,
-                chunk=self.chunk,
-            )
+            pair = None if context is None else str(context)
+            found = explain_text(twin(self.classifier), text, pair, options, measures=chosen, masf=self.masf)
             # what the page says at its top already is not said again
             doubts = {one.name: None if self.doubt else words.doubt(self.rows, one.name) for one in chosen}
             return [shown(replace(one, doubt=doubts[one.measure])) for one in found]

@@ -21,14 +21,15 @@ from faithmeter.errors import InputError, nearest
 from faithmeter.files import at_work, is_done, new_folder, only_one, wait_until_nobody_is_at_work, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, with_steps
 from faithmeter.masking import Purpose, random_stream
+from faithmeter.measuring.curves import TARGETS
 from faithmeter.measuring.retraining import (
-    ABSOLUTE,
     ALL_MASKED,
     IMPORTANCE,
     PROTOCOLS,
     RANDOM,
     RECURSIVE,
     RELATIVE,
+    STEP_KINDS,
     UNMASKED,
     Node,
     explain_split,
@@ -77,7 +78,7 @@ Tokenised = dict[str, Encoded]  # by the name of the split
 
 @dataclass(frozen=True)
 class RoarOptions:
-    """What to retrain for; no measure named means all that can explain the model, but for the dear ones.
+    """What to retrain for; no measure named means all that can explain the model, but for the expensive ones.
 
     `ig_steps` is the number of steps of integrated gradients: 50 in the paper.
     """
@@ -92,8 +93,8 @@ class RoarOptions:
     def __post_init__(self) -> None:
         for name, chosen, known in (
             ("protocol", self.protocols, PROTOCOLS),
-            ("kind of steps", (self.steps,), (RELATIVE, ABSOLUTE)),
-            ("target", (self.target,), ("gold", "predicted")),
+            ("kind of steps", (self.steps,), STEP_KINDS),
+            ("target", (self.target,), TARGETS),
         ):
             wrong = next((one for one in chosen if one not in known), None)
             if wrong is not None:

@@ -63,7 +63,7 @@ SECONDS = "seconds"  # the metric of rows that are times, which differ from one 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where the jobs run. `workers` is how many at a time; None means one a core, or all that a cluster has room for.
+    """Where the jobs run. `workers` is how many at a time; None means one per core, or all that a cluster has room for.
 
     `address` is that of a Ray cluster (None starts one on this machine); `cpus` and `gpus` are what each of its
     workers asks for.
