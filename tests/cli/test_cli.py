@@ -103,14 +103,18 @@ def test_a_row_of_any_table_appears_in_the_help_by_itself(tmp_path, monkeypatch)
         "import torch\nfrom faithmeter.other import MORE as REST\n"
         'A, B = BOTH = ("a", "b")\n'
         'TUPLE = (B, *REST, "e")\n'
-        "_ROWS = (Row('a', 1), Row('b', other))\n"
+        "_ROWS = (Row('a', 1, expensive=True), Row('b', other, expensive=False), Row('c', 2))\n"
         "TABLE: Mapping[str, Row] = MappingProxyType({row.name: row for row in _ROWS})\n"
         "DICT = {A: 1, 'f': 2}\n"
-        "SOME = {row.name: row for row in _ROWS if row.good}\n"
+        "EXPENSIVE = tuple(row.name for row in _ROWS if row.expensive)\n"
+        "CHEAP = {row.name: row for row in _ROWS if not row.expensive}\n"
+        "SOME = {row.name: row for row in _ROWS if row.cost > 3}\n"
     )
     assert choices.names_in("toy.BOTH") == ("a", "b")
     assert choices.names_in("toy.TUPLE") == ("b", "c", "d", "e")
-    assert choices.names_in("toy.TABLE") == ("a", "b")
+    assert choices.names_in("toy.TABLE") == ("a", "b", "c")
+    assert choices.names_in("toy.EXPENSIVE") == ("a",)
+    assert choices.names_in("toy.CHEAP") == ("b", "c")
     assert choices.names_in("toy.DICT") == ("a", "f")
     assert choices.either("toy.TUPLE") == "b, c, d or e"
     for table in ("toy.SOME", "toy.NONE"):  # rather than a help that says something else than the table
