@@ -4,21 +4,31 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from faithmeter.cli.options import load_libraries, names
 from faithmeter.cli.printing import console, print_section
 from faithmeter.progress import Terminal
 
 
+class AuditCommand(TyperCommand):
+    """The command, whose help names the judges of the table: read only when somebody asks, for it loads torch."""
+
+    def get_help(self, ctx: typer.Context) -> str:  # type: ignore[override]
+        """Return the help text."""
+        from faithmeter.judges.battery import JUDGES
+
+        (option,) = (option for option in self.params if option.name == "judges")
+        on_request = " and ".join(sorted(judge.name for judge in JUDGES.values() if judge.on_request))
+        option.help = f"{', '.join(JUDGES)}; several with commas.  [default: all that can but {on_request}]"  # type: ignore
+        return super().get_help(ctx)
+
+
 def audit(
     run: Annotated[Path, typer.Argument(help="A trained run.")],
     judges: Annotated[
         str | None,
-        typer.Option(
-            help="erasure, fidelity, fidelity-attacked, sparsity, drift, randomisation, random-weights, other-seed, "
-            "adversarial, known-token, plausibility; several with commas.  [default: all that can but adversarial and "
-            "fidelity-attacked]"
-        ),
+        typer.Option(help="Names of judges, separated by commas."),
     ] = None,
     measures: Annotated[
         str | None,

@@ -8,7 +8,7 @@ import typer
 
 from faithmeter import __version__
 from faithmeter.cli.attack import attack
-from faithmeter.cli.audit import audit
+from faithmeter.cli.audit import AuditCommand, audit
 from faithmeter.cli.bench_suite import bench_suite
 from faithmeter.cli.check import check
 from faithmeter.cli.compare import compare
@@ -105,4 +105,4 @@ for _command in (
     with_data_options(roar), audit, attack, with_data_options(scale), with_data_options(compare), select,
     with_data_options(transfer), bench_suite, report, serve, tasks,
 ):  # fmt: skip
-    app.command()(with_finite_numbers(_command))
+    app.command(cls=AuditCommand if _command is audit else None)(with_finite_numbers(_command))
