@@ -6,8 +6,9 @@ import torch
 from conftest import ARCHITECTURES, random_classifier
 
 from faithmeter.importance import IMPORTANCE_MEASURES
-from faithmeter.judges import battery
-from faithmeter.judges.battery import JUDGES, Bench
+from faithmeter.judges import other_models
+from faithmeter.judges.battery import JUDGES
+from faithmeter.judges.bench import Bench
 from faithmeter.judges.randomisation import blocks, likeness, randomised, rank_correlation, untrained
 
 
@@ -126,7 +127,9 @@ def test_texts_that_the_other_model_answers_otherwise_count_among_all_texts_only
     bench = Bench(classifier, test, None, seed=0, other=other)
     opposite = bench.predicted(batch).clone()
     opposite[1] = (opposite[1] + 1) % 3
-    monkeypatch.setattr(battery, "_answers_of", lambda model, _: opposite if model is other else pytest.fail("asked"))
+    monkeypatch.setattr(
+        other_models, "answers_of", lambda model, _: opposite if model is other else pytest.fail("asked")
+    )
     found = JUDGES["other-seed"].judge(bench, batch, IMPORTANCE_MEASURES["x-grad-signed"])
     assert found["same_answer"].tolist() == [1.0, 0.0, 1.0]
     np.testing.assert_allclose(found["rank_correlation@all texts"], 1.0)  # the weights are the same

@@ -7,7 +7,9 @@ from faithmeter.runs.results import Result, most_faithful
 def rows(*areas):
     """The ACU rows of (measure, value, low, high)."""
     return [
-        Result("acu", value, "accuracy", "test", None, 10, name, low, high, "observations").as_row()
+        Result(
+            kind="acu", value=value, metric="accuracy", n=10, measure=name, low=low, high=high, over="observations"
+        ).as_row()
         for name, value, low, high in areas
     ]
 

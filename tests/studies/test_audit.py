@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from conftest import sentiment_rows
+from typer.testing import CliRunner
 
 from faithmeter import (
     AuditOptions,
@@ -24,11 +25,17 @@ from faithmeter import (
     train,
 )
 from faithmeter import report as write_report
+from faithmeter.cli.main import app
 from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.judges import battery
+from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.fidelity import fidelity
+from faithmeter.judges.judge import By, Judge, Need, SectionData, ShownColumn
 from faithmeter.judges.known_token import known_token_splits
+from faithmeter.reports import audit as sections
 from faithmeter.runs.results import find, rows_of
 from faithmeter.studies import audit as auditing
+from faithmeter.studies import judgement_rows
 from faithmeter.studies.commands import commands_of
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.judgement_rows import drift_points, read_judgements
@@ -409,3 +416,39 @@ def test_the_command_prints_tables_and_what_they_can_show(faithmeter, run):
     assert "cannot" in printed
     code, printed = faithmeter("audit", run.path, "--judges", "nobody")
     assert (code, "There is no judge" in printed) == (2, True)
+
+
+def test_a_row_is_all_that_a_judge_needs_to_be_named_in_the_help_to_judge_and_to_be_shown(run, monkeypatch):
+    section = SectionData(
+        "How many words", By.FORM, ("It counts. It cannot show more.",), (ShownColumn("words", "words counted"),),
+        table="Words of the texts", caption="Words.",
+    )  # fmt: skip
+    counted = Judge(
+        "length",
+        3,
+        lambda _, batch, __: {"words": batch.maskable.sum(dim=1).double().numpy()},
+        {},
+        section,
+        settings=("place",),
+    )
+    for module in (battery, auditing, judgement_rows, sections):
+        monkeypatch.setattr(module, "JUDGES", {**JUDGES, "length": counted})
+    rows = audit(run.path, AuditOptions(("length",), ("grad-l2",))).results
+    stored = read_judgements(run, "length")["grad-l2"]
+    words = [len(run.data().test["text"][row].split()) for row in stored["row"]]  # each is one token of this model
+    assert stored["words"].tolist() == words
+    assert find(rows, "audit_length_words", "grad-l2")["value"] == pytest.approx(sum(words) / 3)
+    (shown,) = sections.audit_sections(rows)
+    assert (shown.title, shown.tables[0].columns) == ("How many words", ("measure", "words counted"))
+    with pytest.raises(InputError, match="another place"):
+        audit(run.path, AuditOptions(("length",), ("grad-l2",), place="anywhere"))
+    assert "length; several with" in " ".join(CliRunner().invoke(app, ["audit", "--help"]).output.split())
+
+
+def test_whatever_a_row_asks_for_is_there():
+    assert {*auditing._CHECKED, *auditing._MADE} == set(Need)
+    for judge in JUDGES.values():
+        assert judge.section.layout in sections.LAYOUTS
+        assert set(judge.settings) <= {field.name for field in dataclasses.fields(AuditOptions)}
+        for remark in judge.section.remarks:
+            assert f"{{{remark.column}}}" in " ".join(judge.section.words)

@@ -663,8 +663,8 @@ def test_pooled_trainings_beat_the_majority_only_where_each_of_them_does(measure
 def test_of_pooled_p_values_the_smallest_counts_times_the_number_of_runs(measured, tmp_path):
     def one(name, walk, check):
         run = Run(shutil.copytree(measured.path, tmp_path / name))
-        rows = [Result("walk_p_value", walk, "p", "test", None, 60, "loo-signed")]
-        rows += [Result("check_p_value", check, "p", "test", 0.5, 60)]
+        rows = [Result(kind="walk_p_value", value=walk, metric="p", n=60, measure="loo-signed")]
+        rows += [Result(kind="check_p_value", value=check, metric="p", masking_ratio=0.5, n=60)]
         run.store_results(("walk_p_value", "check_p_value"), rows)
         return run
 

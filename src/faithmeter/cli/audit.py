@@ -15,8 +15,8 @@ def audit(
     judges: Annotated[
         str | None,
         typer.Option(
-            help=f"{several('judges.battery.JUDGES')}.  [default: all that apply, but for the expensive adversarial "
-            "and fidelity-attacked]"
+            help=f"{several('judges.battery.JUDGES')}.  [default: all that apply, but for "
+            f"{' and '.join(names_in('judges.battery.ON_REQUEST'))}]"
         ),
     ] = None,
     measures: Annotated[

@@ -25,6 +25,8 @@ from faithmeter.errors import InputError
 from faithmeter.importance import ImportanceMeasure, with_steps
 from faithmeter.importance.at_embeddings import ExplainAt
 from faithmeter.judges import Columns
+from faithmeter.judges.bench import Bench
+from faithmeter.judges.judge import By, Judge, SectionData, ShownColumn
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 
@@ -228,3 +230,56 @@ def _shuffled(delta: Tensor, movable: Tensor, row: int, seed: int) -> Tensor:
     shuffled = torch.zeros_like(delta)
     shuffled[movable] = torch.from_numpy(numbers).to(delta).reshape(-1, delta.shape[1])
     return shuffled
+
+
+_WAYS = ("unconstrained", "constrained")
+
+
+def _judge(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    columns: Columns = {}
+    for way in _WAYS:
+        found = adversarial(
+            bench.classifier,
+            batch,
+            measure,
+            constrained=way == "constrained",
+            seed=bench.seed,
+            steps=bench.adversary_steps,
+        )
+        columns |= {f"{name}@{way}": values for name, values in found.items()}
+    return columns
+
+
+ADVERSARIAL = Judge(
+    "adversarial",
+    20,
+    _judge,
+    {"rank_change": False},
+    SectionData(
+        "Attacked explanations",
+        By.CHANGES,
+        (
+            "The word embeddings are moved, by at most 2 in any direction, so as to change the explanation while the "
+            "answer stays. Few changed ranks are good; constrained attacks keep the probability too.",
+            "It shows how much an explanation can be made to change by somebody who wants it to, in a space that no "
+            "text reaches. It cannot show that an explanation is wrong: where the model itself changes its reasons, a "
+            "faithful one changes with it.",
+        ),
+        (
+            *(ShownColumn("rank_change", f"ranks changed, {way}", way, more_is_better=False) for way in _WAYS),
+            ShownColumn("random_rank_change", "ranks changed, at random", _WAYS[0], more_is_better=False),
+            ShownColumn("top_k_sum_change", "importance of the top changed", _WAYS[0], more_is_better=False),
+            *(
+                ShownColumn("probability_change", f"probability changed, {way}", way, more_is_better=False)
+                for way in _WAYS
+            ),
+        ),
+        table="Attacks on explanations",
+        caption="Share of the top ranks that an attack changes.",
+    ),
+    lambda measure: measure.differentiable,
+    # two searches, and the gradient of a gradient at each of their steps; long ones follow fewer points
+    lambda bench, explaining: 2 * bench.adversary_steps * 3 * min(explaining, 3 * INTEGRATED_POINTS),
+    settings=("adversary_steps",),
+    on_request=True,  # hours, where the others take minutes
+)

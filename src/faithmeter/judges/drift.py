@@ -23,8 +23,11 @@ from torch import Tensor
 
 from faithmeter.data.batch import Batch, Encoded
 from faithmeter.files import require_whole, write_bytes
+from faithmeter.importance import ImportanceMeasure
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges import Columns
+from faithmeter.judges.bench import Bench
+from faithmeter.judges.judge import By, Judge, Need, SectionData, ShownColumn
 from faithmeter.judges.maskings import representations
 from faithmeter.judges.ranking import ranks
 from faithmeter.masking import STEPS, Mask, Purpose, masked_count, random_count_mask, random_stream
@@ -130,3 +133,54 @@ def drift(
 def _units(vectors: Tensor) -> Tensor:
     """Return vectors scaled to length 1, in double precision; a vector of zeros stays."""
     return torch.nn.functional.normalize(vectors.double(), dim=1)
+
+
+def _judge(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    assert bench.space is not None
+    columns = drift(bench.classifier, batch, bench.explained(batch, measure), bench.space, masf=bench.masf)
+    return {**columns, CLASS: bench.predicted(batch).double().numpy()}
+
+
+# a distance says nothing about a measure being good, so nobody is ranked by it
+DRIFT = Judge(
+    "drift",
+    200,
+    _judge,
+    {},
+    SectionData(
+        "Where masked texts go",
+        By.MASKED_TEXTS,
+        (
+            "Texts are masked in the order of their importance, and what the model's head reads is compared with what "
+            "it reads of the whole text (drift) and of the original texts, on average (distance to the data): cosine "
+            "distance, 0 is the same direction, 1 has nothing in common.",
+            "It shows how far masking takes texts from the places that the model knows. It cannot show that a measure "
+            "is good: a text may move far because what mattered is gone, or because nothing like it was ever seen. "
+            "Distances do not compare across models; the in-distribution test says where they mean something.",
+        ),
+        (
+            *(ShownColumn("drift", f"drift at {share}", share) for share in ("10 %", "50 %", "100 %")),
+            *(ShownColumn("distance_to_data", f"to the data at {share}", share) for share in ("0 %", "50 %", "100 %")),
+            *(
+                ShownColumn("outside", f"out-of-distribution at {share}", share, optional=True)
+                for share in ("10 %", "50 %")
+            ),
+        ),
+        table="Cosine distance by how much is masked",
+        caption="How far masked texts move, from the whole text and from the data, and how many are "
+        "out-of-distribution (dotted: 5 %); ribbons are 95 % intervals.",
+        outside=(
+            (
+                "outside",
+                "With {detail} masked by {measure}, {share} % of the texts are out-of-distribution (chance gives "
+                "{chance} %): where they lie then means little.",
+            ),
+        ),
+        layout="drift",
+    ),
+    passes=lambda _, explaining: explaining + STEPS + 1,
+    needs=Need.SPACE,
+    tests_masked=True,
+    shares_explanations=True,
+    curves=True,
+)

@@ -14,8 +14,11 @@ from torch import Tensor
 
 from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
+from faithmeter.importance import ImportanceMeasure
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges import Columns
+from faithmeter.judges.bench import Bench
+from faithmeter.judges.judge import By, Judge, SectionData, ShownColumn
 from faithmeter.judges.maskings import answers
 from faithmeter.judges.ranking import ranks
 from faithmeter.models.classifier import Classifier
@@ -105,3 +108,45 @@ def _probabilities(
     predicted = by_variant[0].argmax(dim=-1)
     found = by_variant.gather(2, predicted.expand(count, rows)[..., None])[..., 0]
     return found, None if strange is None else strange[where].view(count, rows)
+
+
+def _judge(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    return erasure(bench.classifier, batch, bench.explained(batch, measure), masf=bench.masf)
+
+
+def _caution(column: str) -> tuple[str, str]:
+    return (
+        f"{column}_outside",
+        f"Up to {{share}} % of the masked texts of {column} are out-of-distribution for this model ({{measure}}; "
+        "chance gives {chance} %): there it says little.",
+    )
+
+
+ERASURE = Judge(
+    "erasure",
+    200,
+    _judge,
+    {"comprehensiveness": True, "sufficiency": False},
+    SectionData(
+        "Sufficiency and comprehensiveness",
+        By.MASKED_TEXTS,
+        (
+            "Comprehensiveness: by how much the predicted class loses probability when the most important tokens are "
+            "masked; much is good. Sufficiency: by how much when only they are kept; little is good.",
+            "They show what the model does without these tokens. They cannot tell whether it answers so because the "
+            "tokens mattered or because the text left over is like none that it knows, and without a model that "
+            "understands masks they do not compare from one model to the next.",
+        ),
+        (
+            ShownColumn("comprehensiveness", "comprehensiveness"),
+            ShownColumn("sufficiency", "sufficiency (low is good)", more_is_better=False),
+            ShownColumn("norm_comprehensiveness", "normalised comprehensiveness"),
+            ShownColumn("norm_sufficiency", "normalised sufficiency"),
+        ),
+        table="Sufficiency and comprehensiveness",
+        caption="Probability lost without the important tokens, and with them alone.",
+        outside=(_caution("comprehensiveness"), _caution("sufficiency")),
+    ),
+    tests_masked=True,
+    shares_explanations=True,
+)

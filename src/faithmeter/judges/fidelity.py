@@ -5,12 +5,17 @@ bear: a model that was never shown masks may change its answer because of the ma
 test is given, whether the text at the flip is strange to the model stands beside the number.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from faithmeter.data.batch import Batch
+from faithmeter.importance import ImportanceMeasure
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges import Columns
+from faithmeter.judges.bench import Bench
+from faithmeter.judges.judge import By, Judge, Need, Remark, SectionData, ShownColumn
 from faithmeter.judges.maskings import answers
 from faithmeter.judges.ranking import ranks
 from faithmeter.models.classifier import Classifier
@@ -73,3 +78,77 @@ def _first_flips(classifier: Classifier, batch: Batch, rank: Tensor, size: Tenso
 def _masked(batch: Batch, rank: Tensor, which: Tensor, count: Tensor) -> Tensor:
     """Return the maskings of rows in which so many of the most important tokens are masked."""
     return batch.masked[which] | (batch.maskable[which] & (rank[which] < count[:, None]))
+
+
+def _judge(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    return fidelity(bench.classifier, batch, bench.explained(batch, measure), masf=bench.masf)
+
+
+_MASKED = ShownColumn("masked_until_flip", "masked until the change (low is good)", more_is_better=False)
+_NEVER = ShownColumn("never_flips", "texts that never change", more_is_better=False)
+_OUTSIDE = ShownColumn("flip_outside", "out-of-distribution at the change", more_is_better=False, optional=True)
+_CAUTION = (
+    "flip_outside",
+    "Up to {share} % of the texts are out-of-distribution where their answer changes ({measure}; chance gives "
+    "{chance} %): there the mask itself may have changed it.",
+)
+FIDELITY = Judge(
+    "fidelity",
+    200,
+    _judge,
+    {"masked_until_flip": False},
+    SectionData(
+        "Tokens to flip",
+        By.MASKED_TEXTS,
+        (
+            "Tokens are masked in the order of their importance until the model gives another answer. The fewer it "
+            "takes, the better the measure has found what the answer hangs on. A text that never changes counts as "
+            "masked whole.",
+            "It compares measures on one model. It cannot compare models, for a model that does not understand masks "
+            "changes its answer sooner, whatever is masked.",
+        ),
+        (_MASKED, _NEVER, ShownColumn("tokens_to_flip", "masked, where it changes", more_is_better=False), _OUTSIDE),
+        table="Masking until the answer changes",
+        caption="Share of tokens masked when the answer changes, and of texts where it never does; dashed: at random.",
+        outside=(_CAUTION,),
+    ),
+    tests_masked=True,
+    shares_explanations=True,
+)
+
+
+def _beside_clean(column: ShownColumn) -> tuple[ShownColumn, ShownColumn]:
+    """Return a column of the attacked texts, and that of the texts as they were, where those were judged."""
+    return (
+        replace(column, title=f"{column.title}, attacked"),
+        replace(column, title=f"{column.title}, clean", judge=FIDELITY.name, optional=True),
+    )
+
+
+# what is explained and masked is the attacked text
+FIDELITY_ATTACKED = Judge(
+    "fidelity-attacked",
+    200,
+    _judge,
+    {"masked_until_flip": False},
+    SectionData(
+        "Tokens to flip, on attacked texts",
+        By.MASKED_TEXTS,
+        (
+            "The same on texts that were attacked: words are changed until the model answers otherwise, and the "
+            "attacked text is what is explained and masked, for the answer that it gets.{beaten}",
+            "It shows whether the ranking of the measures is the same on such texts. It cannot show that explanations "
+            "of attacked texts are better or worse: an attack ends as soon as the answer changes, so that the new "
+            "answer stands on the edge and changes back after few masks, whatever explains it.",
+        ),
+        (*_beside_clean(_MASKED), *_beside_clean(_NEVER), *_beside_clean(_OUTSIDE)),
+        table="Masking attacked texts until the answer changes",
+        caption="Share of tokens masked when the answer changes; dashed: at random.",
+        outside=(_CAUTION,),
+        remarks=(Remark("beaten", " {value:.0f} % of the texts are answered otherwise than before."),),
+    ),
+    needs=Need.ATTACKED_TEXTS,
+    settings=("attacks", "budget"),
+    tests_masked=True,
+    on_request=True,  # everything is explained once more
+)

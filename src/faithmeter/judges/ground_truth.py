@@ -9,7 +9,10 @@ from math import comb
 import torch
 from torch import Tensor
 
+from faithmeter.data.batch import Batch
+from faithmeter.importance import ImportanceMeasure
 from faithmeter.judges import Columns
+from faithmeter.judges.bench import Bench
 from faithmeter.judges.ranking import ranks
 
 
@@ -68,3 +71,8 @@ def _columns(size: Tensor, **columns: Tensor) -> Columns:
     """Return the columns with nan where there is no truth."""
     none = size.cpu() == 0
     return {name: column.cpu().masked_fill(none, torch.nan).numpy() for name, column in columns.items()}
+
+
+def against_truth(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    """Judge a measure by the tokens of its bench that are known to matter."""
+    return ground_truth(bench.explained(batch, measure), batch.maskable, bench.true_tokens(batch))

@@ -12,12 +12,15 @@ import datasets
 
 from faithmeter.data.splits import SPLITS, Splits
 from faithmeter.errors import InputError
+from faithmeter.judges.ground_truth import against_truth
+from faithmeter.judges.judge import By, Judge, Need, Remark, SectionData, ShownColumn
 from faithmeter.judges.rationales import rationale_tokens
 from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 
 PLACES = ("end", "anywhere")
 TWO_WORDS = ("negative", "positive")  # of the thesis
+SOLVED = 0.99  # share of texts in which a model must read the word for that to be what decides
 START, END = "known_start", "known_end"  # columns: the characters [start, end) of the telling word
 
 
@@ -111,3 +114,40 @@ def _ambiguous(splits: Splits, words: Sequence[str]) -> list[str]:
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
     count = sum(pattern.search(text) is not None for text in splits.test["text"])
     return [f"{count} of {len(splits.test)} test texts held one of these words already."] if count else []
+
+
+KNOWN_TOKEN = Judge(
+    "known-token",
+    200,
+    against_truth,
+    {"mean_rank": False},
+    SectionData(
+        "A known token",
+        By.KNOWN_TRUTH,
+        (
+            "A model of this kind was trained on texts with random labels and one added word that tells the label, so "
+            "that what it must look at is known. Found: the share of texts in which that word is ranked first. Mean "
+            "rank: how far down the ranking it lies, as a share of all tokens.",
+            "It shows whether a measure can find one word that decides alone. It cannot show how well a measure "
+            "explains the model at hand, which weighs many words and has learnt another task.",
+            "{accuracy}",
+        ),
+        (
+            ShownColumn("overlap", "found as the most important"),
+            ShownColumn("mean_rank", "mean rank (low is good)", more_is_better=False),
+            ShownColumn("average_precision", "average precision"),
+        ),
+        table="Finding a token that is known to decide",
+        caption="How often and how far up the known token is found; dashed: at random.",
+        remarks=(
+            Remark(
+                "accuracy",
+                "That model reads the word in {value:.1f} % of the test texts.",
+                least=SOLVED,
+                caution="It does not read the word everywhere, so that need not be what decides: this is not sure.",
+            ),
+        ),
+    ),
+    needs=Need.KNOWN_TOKEN,
+    settings=("place",),
+)

@@ -18,7 +18,11 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from faithmeter.data.batch import Batch
+from faithmeter.importance import ImportanceMeasure
 from faithmeter.judges import Array, Columns
+from faithmeter.judges.bench import Bench
+from faithmeter.judges.judge import By, Judge, SectionData, ShownColumn
 from faithmeter.judges.ranking import ranks
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
@@ -129,3 +133,50 @@ def _chance(tokens: int, many: int) -> float:
     """Return the mean overlap of two sets of so `many` of the tokens, drawn at random."""
     both = np.arange(many + 1)
     return float(np.sum(stats.hypergeom.pmf(both, tokens, many, many) * both / (2 * many - both))) if tokens else np.nan
+
+
+def quick(measure: ImportanceMeasure) -> bool:
+    """Whether a measure explains by a few passes: what takes hundreds would take hours on several models.
+
+    Random importance is of no model, and has nothing to change with it.
+    """
+    return measure.family in ("gradient", "attention") or measure.name in ("loo-signed", "loo-abs")
+
+
+def _judge(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    targets, before = bench.predicted(batch), bench.explained(batch, measure)
+    columns: Columns = {}
+    for way in ("cascading", "independent"):
+        for block, changed in randomised(bench.classifier, cascading=way == "cascading", seed=bench.seed):
+            after = measure.explain(changed, batch, targets, bench.seed)
+            columns[f"{way}@{block}"] = rank_correlation(before, after, batch.maskable)
+    return columns
+
+
+RANDOMISATION = Judge(
+    "randomisation",
+    50,
+    _judge,
+    {"cascading": False, "independent": False},
+    SectionData(
+        "Fresh weights",
+        By.CHANGES,
+        (
+            "Blocks of the model get random weights, as before any training, and explanations are compared with those "
+            "of the trained model. An explanation that stays as it was does not depend on what was learnt there.",
+            "It can show that a measure looks at something else than the model's weights. It cannot show that a "
+            "measure that does change explains the model well. The fresh weights are one draw, which the intervals do "
+            "not cover.",
+        ),
+        (
+            ShownColumn("cascading", "cascading from the head", more_is_better=False),
+            ShownColumn("independent", "one block at a time", more_is_better=False),
+        ),
+        table="Rank correlation with the trained model's explanations, with 95 % intervals",
+        caption="Rank correlation with the trained model's explanations, by the block that was replaced.",
+        layout="blocks",
+    ),
+    quick,
+    lambda bench, explaining: (2 * len(blocks(bench.classifier.model)) + 1) * explaining,
+    scored_by_size=True,  # turned round, an explanation is still the same
+)

@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from faithmeter.reports.figures import INK, RANDOM, look
 from faithmeter.reports.formats import Table
+from faithmeter.reports.judged import Judged, table
 from faithmeter.reports.parts import Section, drawn
 from faithmeter.runs.results import Rows, find, number, rows_of
 
@@ -41,45 +42,20 @@ class Points:
     shares: Array
 
 
-def drift_sections(rows: Rows, prefix: str, points: Points | None, cautions: Sequence[str]) -> list[Section]:
+def drift_sections(judged: Judged) -> list[Section]:
     """Return the section, with a map where there are points to draw; none where nobody asked how far texts move."""
+    rows, prefix, points, section = judged.rows, judged.prefix, judged.points, judged.section
     moved = {row["measure"]: row["value"] for row in rows_of(rows, f"{DRIFT}drift") if row["detail"] == "50 %"}
     if not moved:
         return []
     names = sorted(moved, key=lambda name: -moved[name])
-    shown = [drawn(prefix, "drift", "How far masked texts move, from the whole text and from the data, and how many "
-                   "are out-of-distribution (dotted: 5 %); ribbons are 95 % intervals.",
-                   lambda: _curves(rows, names))]  # fmt: skip
-    said = [
-        "Texts are masked in the order of their importance, and what the model's head reads is compared with what it "
-        "reads of the whole text (drift) and of the original texts, on average (distance to the data): cosine "
-        "distance, 0 is the same direction, 1 has nothing in common.",
-        "It shows how far masking takes texts from the places that the model knows. It cannot show that a measure is "
-        "good: a text may move far because what mattered is gone, or because nothing like it was ever seen. Distances "
-        "do not compare across models; the in-distribution test says where they mean something.",
-    ]
+    figures = [drawn(prefix, judged.file, section.caption, lambda: _curves(rows, names))]
     if points is not None:
         plane, ways = flattened(points)
-        shown.append(drawn(prefix, "drift-map", _caption(points, ways), lambda: _map(points, plane, ways)))
-    return [Section("Where masked texts go", said, _tables(rows, prefix, names), shown, cautions=cautions)]
-
-
-def _tables(rows: Rows, prefix: str, names: Sequence[str]) -> list[Table]:
-    """Return a table with a line a measure, and where the run was checked what the check says beside random masking."""
-    tested = bool(rows_of(rows, f"{DRIFT}outside"))
-    known = find(rows, f"{DRIFT}drift", names[0], detail="50 %")
-    over = f"{known['n']} {'trainings' if known['over'] == 'seeds' else 'texts'}"
-    kinds = {
-        **{f"drift at {share}": ("drift", share) for share in ("10 %", "50 %", "100 %")},
-        **{f"to the data at {share}": ("distance_to_data", share) for share in ("0 %", "50 %", "100 %")},
-        **({f"out-of-distribution at {share}": ("outside", share) for share in ("10 %", "50 %")} if tested else {}),
-    }
-    cells = [
-        [name, *(number(find(rows, f"{DRIFT}{kind}", name, detail=share)) for kind, share in kinds.values())]
-        for name in names
-    ]
-    title = f"Cosine distance by how much is masked; 95 % intervals over {over}. More is neither better nor worse"
-    return [Table(f"{prefix}drift", title, ("measure", *kinds), cells), *_beside_the_check(rows, prefix)]
+        figures.append(drawn(prefix, "drift-map", _caption(points, ways), lambda: _map(points, plane, ways)))
+    by_measure = table(judged, names, judged.shown(), ". More is neither better nor worse")
+    tables = [by_measure, *_beside_the_check(rows, prefix)]
+    return [Section(section.title, judged.words(), tables, figures, cautions=judged.cautions())]
 
 
 def _beside_the_check(rows: Rows, prefix: str) -> list[Table]:

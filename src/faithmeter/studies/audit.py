@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,21 @@ from faithmeter.data.splits import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import is_done, new_folder, only_one, write_bytes, write_json
 from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, measures_of
-from faithmeter.judges.battery import JUDGES, Bench, Judge
+from faithmeter.judges.battery import JUDGES
+from faithmeter.judges.bench import Bench
 from faithmeter.judges.drift import Space, fit_space
-from faithmeter.judges.known_token import PLACES, known_token_splits, truth_of
+from faithmeter.judges.judge import Judge, Need
+from faithmeter.judges.known_token import PLACES, SOLVED, known_token_splits, truth_of
 from faithmeter.judges.rationales import TASK_MARKS, marks_of, rationale_tokens, rationales_of
 from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.performance import performance
 from faithmeter.progress import Reporter, Silent
-from faithmeter.reports.audit import SOLVED
 from faithmeter.runs.estimates import WORTH_SAYING, duration, seconds_per_token
 from faithmeter.runs.run import Run
 from faithmeter.runs.settings import of_model, require_same
 from faithmeter.runs.shards import Shards, as_parquet
 from faithmeter.studies.judgement_rows import (
-    ATTACKED,
     KNOWN_TOKEN,
     SPACE,
     attacked_texts,
@@ -51,7 +51,6 @@ from faithmeter.training.config import ADVERSARIAL
 
 FORMAT = 1  # of the stored columns; other formats do not mix with it
 TOKENS_AT_ONCE = 1024  # of text: what is lost when an audit is killed
-ASK_AGAIN = ("erasure", "fidelity", "sparsity", "drift")  # for explanations that were made for others
 KNOWN_TOKEN_ROWS = 4000  # to learn the known token from: plenty for one word
 
 
@@ -97,23 +96,19 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
     with only_one(run.path):
         plain = _as_it_is(run, options, classifier, reporter)
         # what can be refused is refused before any work is done
-        makers = {"plausibility": _plausibility, "other-seed": _other_seed}
         benches = {
-            judge.name: makers[judge.name](run, options, plain) if judge.name in makers else plain for judge in judges
+            judge.name: _CHECKED[judge.needs](run, options, plain) if judge.needs in _CHECKED else plain
+            for judge in judges
         }
         settings = {judge.name: _same_settings(run, judge, options, benches[judge.name]) for judge in judges}
         for judge in judges:
             folder, bench = run.judgements / judge.name, benches[judge.name]
             folder.mkdir(exist_ok=True)
             write_json(folder / "settings.json", settings[judge.name])
-            if judge.name == "known-token":
-                bench = _known_token(run, options, folder, reporter)
-            elif judge.name == ATTACKED:
-                bench = _attacked(run, options, judge, bench, reporter)
-            elif judge.name == "drift":
-                bench = dataclasses.replace(bench, space=_space(bench, folder, reporter))
+            if judge.needs in _MADE:
+                bench = _MADE[judge.needs](run, options, judge, bench, reporter)
             _judge_all(run, judge, bench, [one for one in measures if judge.fits(one)], options, reporter)
-            store_judgements(run, judge.name)
+            store_judgements(run, judge)
         store_agreement(run)
     return run
 
@@ -135,16 +130,15 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
 
 
 def _judges(run: Run, options: AuditOptions) -> list[Judge]:
-    """Return the judges that were named, or all but the expensive ones and those that lack what they judge by."""
+    """Return the judges that were named, or all but those on request and those that lack what they judge by."""
     if options.judges is not None:
         return [JUDGES[name] for name in options.judges]
-    # hours, where the others take minutes; and everything explained once more, on attacked texts
-    left_out = {"adversarial", ATTACKED}
+    lacking = set()
     if options.rationales is None and run.config.data.resolved().name not in TASK_MARKS:
-        left_out.add("plausibility")
+        lacking.add(Need.RATIONALES)
     if options.other is None:
-        left_out.add("other-seed")
-    return [judge for judge in JUDGES.values() if judge.name not in left_out]
+        lacking.add(Need.SECOND_RUN)
+    return [judge for judge in JUDGES.values() if not judge.on_request and judge.needs not in lacking]
 
 
 # ------------------------------------------------------------------------------------------------- benches
@@ -155,7 +149,7 @@ def _as_it_is(run: Run, options: AuditOptions, classifier: Classifier, reporter:
     return Bench(classifier, test, run.in_distribution_test(), options.seed, adversary_steps=options.adversary_steps)
 
 
-def _plausibility(run: Run, options: AuditOptions, plain: Bench) -> Bench:
+def _with_rationales(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     """Return the run's model and texts, with the tokens that people marked."""
     config = run.config
     marks = marks_of(config.data.resolved(), options.rationales)
@@ -165,9 +159,9 @@ def _plausibility(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     return dataclasses.replace(plain, truth=truth)
 
 
-def _attacked(run: Run, options: AuditOptions, judge: Judge, plain: Bench, reporter: Reporter) -> Bench:
+def _with_attacked_texts(run: Run, options: AuditOptions, judge: Judge, plain: Bench, reporter: Reporter) -> Bench:
     """Return the run's model, with the texts that are judged attacked; those of an audit that was stopped are kept."""
-    test, file = run.data().test, attacked_texts(run)
+    test, file = run.data().test, attacked_texts(run, judge)
     texts = list(test["text"])
     contexts = list(test["context"]) if "context" in test.column_names else None
     rows = _rows(plain, options.rows or judge.rows, options.seed)
@@ -193,7 +187,7 @@ def _attacked(run: Run, options: AuditOptions, judge: Judge, plain: Bench, repor
     )
 
 
-def _other_seed(run: Run, options: AuditOptions, plain: Bench) -> Bench:
+def _with_second_run(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     """Return the run's model and texts beside a model that differs in the seed alone; refuse any other."""
     if options.other is None:
         raise InputError("The judge other-seed needs a run of the same training with another seed: `--other RUN2`.")
@@ -232,16 +226,17 @@ def _but_the_seed(training: TrainingConfig | None) -> TrainingConfig | None:
     return None if training is None else dataclasses.replace(training, seed=0)
 
 
-def _space(bench: Bench, folder: Path, reporter: Reporter) -> Space:
-    """Return where the original texts lie; fitted once, so that what is judged later is on the same map."""
-    file = folder / SPACE
+def _with_space(run: Run, options: AuditOptions, judge: Judge, plain: Bench, reporter: Reporter) -> Bench:
+    """Return the bench with where the original texts lie; fitted once, so that what is judged later is on one map."""
+    file = run.judgements / judge.name / SPACE
     if not is_done(file, reporter.warn):
-        fit_space(bench.classifier, bench.test, seed=bench.seed).save(file)
-    return Space.load(file)
+        fit_space(plain.classifier, plain.test, seed=options.seed).save(file)
+    return dataclasses.replace(plain, space=Space.load(file))
 
 
-def _known_token(run: Run, options: AuditOptions, folder: Path, reporter: Reporter) -> Bench:
+def _with_known_token(run: Run, options: AuditOptions, judge: Judge, _: Bench, reporter: Reporter) -> Bench:
     """Return a model of the run's kind that was trained to read one known word, and texts with that word in them."""
+    folder = run.judgements / judge.name
     config = run.config
     given = run.data()
     splits = known_token_splits(given, place=options.place, seed=options.seed)
@@ -264,7 +259,7 @@ def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporte
     classifier = fresh_classifier(
         config.model, splits, seed=training.seed, max_length=config.max_length, vectors=config.vectors
     )
-    reporter.note(f"The known-token judge trains a model of its own, on {len(few)} texts.")
+    reporter.note(f"The {folder.name} judge trains a model of its own, on {len(few)} texts.")
     parts = (few, splits.validation, splits.test)
     # where a long text was cut before the word, there is nothing to learn or to find
     train, validation, test = (_with_the_word(classifier, part) for part in parts)
@@ -309,6 +304,18 @@ def _true_tokens(encoded: Encoded, truth: Mask) -> Ints:
     return np.bincount(np.repeat(np.arange(len(encoded)), encoded.lengths)[truth], minlength=len(encoded))
 
 
+# what a judge's bench gets by what it needs: first what may be refused, then what takes work and is kept in its folder
+_CHECKED: Mapping[Need | None, Callable[[Run, AuditOptions, Bench], Bench]] = {
+    Need.RATIONALES: _with_rationales,
+    Need.SECOND_RUN: _with_second_run,
+}
+_MADE: Mapping[Need | None, Callable[[Run, AuditOptions, Judge, Bench, Reporter], Bench]] = {
+    Need.ATTACKED_TEXTS: _with_attacked_texts,
+    Need.SPACE: _with_space,
+    Need.KNOWN_TOKEN: _with_known_token,
+}
+
+
 # ------------------------------------------------------------------------------------------------- judging
 
 
@@ -320,21 +327,21 @@ def _same_settings(run: Run, judge: Judge, options: AuditOptions, bench: Bench) 
         "seed": options.seed,
         **of_model(run, FORMAT),
     }
-    if judge.name == "other-seed":
+    if judge.needs is Need.SECOND_RUN:
         assert options.other is not None
         settings["other_weights"] = Run(options.other).weights
-    settings |= {"place": options.place} if judge.name == "known-token" else {}
-    settings |= {"adversary_steps": options.adversary_steps} if judge.name == "adversarial" else {}
-    settings |= {"attacks": ",".join(options.attacks), "budget": options.budget} if judge.name == ATTACKED else {}
-    if judge.name in ("erasure", "fidelity", "drift", ATTACKED):
+    for name in judge.settings:
+        value = getattr(options, name)
+        settings[name] = ",".join(value) if isinstance(value, tuple) else value
+    if judge.tests_masked:
         masf = bench.masf
         settings["in_distribution"] = None if masf is None else f"{masf.form}, {masf.rows} rows, seed {masf.seed}"
-    if judge.name == "plausibility":
+    if judge.needs is Need.RATIONALES:
         assert bench.truth is not None
-        settings |= {"rationales": options.rationales, "marks": hashlib.sha256(bench.truth.tobytes()).hexdigest()[:16]}
+        settings["marks"] = hashlib.sha256(bench.truth.tobytes()).hexdigest()[:16]
     require_same(folder, run.judgement_settings.get(judge.name, {}), settings)
     # where the other run is may change, if its weights do not
-    return settings | ({"other": str(options.other)} if judge.name == "other-seed" else {})
+    return settings | ({"other": str(options.other)} if judge.needs is Need.SECOND_RUN else {})
 
 
 def _judge_all(
@@ -373,7 +380,7 @@ def _estimated_seconds(judge: Judge, bench: Bench, measures: Sequence[Importance
     for row in rows.tolist():
         tokens = int(maskable[row])
         explaining = [
-            0.0 if one.name in explained and judge.name in ASK_AGAIN else one.passes(tokens)
+            0.0 if one.name in explained and judge.shares_explanations else one.passes(tokens)
             for one in measures
             if one.passes is not None
         ]

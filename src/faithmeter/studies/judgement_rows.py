@@ -13,18 +13,19 @@ from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.judges import Array
 from faithmeter.judges.agreement import Scores, agreements
 from faithmeter.judges.battery import JUDGES
-from faithmeter.judges.drift import CLASS, MAP, Space
-from faithmeter.reports.audit import KIND, SOLVED
+from faithmeter.judges.drift import CLASS, DRIFT, MAP, Space
+from faithmeter.judges.judge import Judge, Need
+from faithmeter.judges.known_token import SOLVED
 from faithmeter.reports.drift import SHARES, Points
+from faithmeter.reports.judged import KIND
 from faithmeter.runs.kinds import AGREEMENT
 from faithmeter.runs.results import Result, most_faithful
 from faithmeter.runs.run import DEFAULT_MEASURE, MEASURE_AGAIN, Run
 from faithmeter.statistics import mean_interval, percentile_band
 
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
-ATTACKED = "fidelity-attacked"
 AGAIN = "`faithmeter audit` of this judge and measure, with the same options, computes it again."
-SPACE = "space.safetensors"  # in the folder of drift: where the original texts lie
+SPACE = "space.safetensors"  # in the folder of a judge: where the original texts lie
 KNOWN_TOKEN = "known_token.json"  # in the folder of its model: how well it reads the word
 
 
@@ -47,7 +48,7 @@ def drift_points(run: Run) -> Points | None:
 
     Where nothing was measured, it is the measure that would be used, or else the first of the table that was judged.
     """
-    judged, file = read_judgements(run, "drift"), run.judgements / "drift" / SPACE
+    judged, file = read_judgements(run, DRIFT.name), run.judgements / DRIFT.name / SPACE
     others = [name for name in (*IMPORTANCE_MEASURES, *judged) if name in judged and name != "random"]
     if "random" not in judged or not others or not file.exists():
         return None
@@ -74,30 +75,31 @@ def drift_points(run: Run) -> Points | None:
     )
 
 
-def store_judgements(run: Run, judge: str) -> None:
+def store_judgements(run: Run, judge: Judge) -> None:
     """Turn what a judge has said of the run into result rows, in place of what it said before."""
     results = [
         result
-        for measure, columns in read_judgements(run, judge).items()
-        for result in (_curves if judge == "drift" else _means)(judge, measure, columns)
+        for measure, columns in read_judgements(run, judge.name).items()
+        for result in (_curves if judge.curves else _means)(judge.name, measure, columns)
     ]
-    reached = _known_token(run) if judge == "known-token" else None
+    reached = _known_token(run, judge)
     if reached is not None:
         results.append(
-            Result(kind=f"{KIND}known-token_accuracy", value=reached["accuracy"], metric="accuracy", n=reached["rows"])
+            Result(kind=f"{KIND}{judge.name}_accuracy", value=reached["accuracy"], metric="accuracy", n=reached["rows"])
         )
-    if judge == ATTACKED and results:
-        results.append(_beaten(run))
-    stored = {row["kind"] for row in run.results if row["kind"].startswith(f"{KIND}{judge}_")}
+    if judge.needs is Need.ATTACKED_TEXTS and results:
+        results.append(_beaten(run, judge))
+    stored = {row["kind"] for row in run.results if row["kind"].startswith(f"{KIND}{judge.name}_")}
     run.store_results(stored | {result.kind for result in results}, results)
 
 
 def store_agreement(run: Run) -> None:
     """Compare all that was judged and measured on the run; nothing is stored where nothing was judged."""
-    judged = {name: read_judgements(run, name) for name in JUDGES}
-    reached = _known_token(run)
-    if reached is not None and reached["accuracy"] < SOLVED:  # what it does not read it need not be judged by
-        judged["known-token"] = {}
+    judged = {}
+    for name, judge in JUDGES.items():
+        reached = _known_token(run, judge)
+        unread = reached is not None and reached["accuracy"] < SOLVED  # what is not read nobody need be judged by
+        judged[name] = {} if unread else read_judgements(run, name)
     results = [
         Result(
             kind=AGREEMENT,
@@ -114,23 +116,24 @@ def store_agreement(run: Run) -> None:
     run.store_results((AGREEMENT,), results)
 
 
-def _known_token(run: Run) -> dict[str, Any] | None:
-    file = run.judgements / "known-token" / "model" / KNOWN_TOKEN
-    return read_json(file, AGAIN) if file.exists() else None
+def _known_token(run: Run, judge: Judge) -> dict[str, Any] | None:
+    """Return how well the judge's own model reads the known word; None where it has no such model."""
+    file = run.judgements / judge.name / "model" / KNOWN_TOKEN
+    return read_json(file, AGAIN) if judge.needs is Need.KNOWN_TOKEN and file.exists() else None
 
 
-def attacked_texts(run: Run) -> Path:
-    """Return the file with the attacked texts that `fidelity-attacked` judges explanations of."""
-    return run.judgements / ATTACKED / "attacked.parquet"
+def attacked_texts(run: Run, judge: Judge) -> Path:
+    """Return the file with the attacked texts that a judge judges explanations of."""
+    return run.judgements / judge.name / "attacked.parquet"
 
 
-def _beaten(run: Run) -> Result:
+def _beaten(run: Run, judge: Judge) -> Result:
     """Return the share of the attacked texts that the model answers otherwise than as they were."""
-    file = require_whole(attacked_texts(run), AGAIN)
+    file = require_whole(attacked_texts(run, judge), AGAIN)
     succeeded = pyarrow.parquet.read_table(file)["succeeded"].to_numpy().astype(np.float64)
     low, high = mean_interval(succeeded) or (None, None)
     return Result(
-        kind=f"{KIND}{ATTACKED}_beaten",
+        kind=f"{KIND}{judge.name}_beaten",
         value=float(succeeded.mean()),
         metric="share",
         n=len(succeeded),
@@ -182,8 +185,7 @@ def _result(judge: str, measure: str, column: str, known: Array, interval: tuple
 def _scores(run: Run, judged: Mapping[str, Mapping[str, Table]]) -> dict[str, dict[str, Scores]]:
     """Return what each judge says of each measure, text by text, more is better; masking's scores are its areas.
 
-    Random importance is left out: every judge tells it from the others, which is no sign that they agree on those. Of
-    a correlation with the explanations of fresh weights its size counts: turned round, it is still the same.
+    Random importance is left out: every judge tells it from the others, which is no sign that they agree on those.
     """
     scores: dict[str, dict[str, Scores]] = {}
     file = require_whole(run.observations, MEASURE_AGAIN)
@@ -200,7 +202,7 @@ def _scores(run: Run, judged: Mapping[str, Mapping[str, Table]]) -> dict[str, di
             for measure, columns in judged[judge.name].items():
                 like = [values for name, values in columns.items() if name.partition("@")[0] == column]
                 if like and measure != "random":
-                    size = np.mean([np.abs(one) if judge.name == "randomisation" else one for one in like], axis=0)
+                    size = np.mean([np.abs(one) if judge.scored_by_size else one for one in like], axis=0)
                     found[measure] = Scores(columns["row"], size if more_is_better else -size)
             if found:
                 scores[f"{judge.name}: {column.replace('_', ' ')}"] = found

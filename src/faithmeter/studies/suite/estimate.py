@@ -9,6 +9,7 @@ from faithmeter.data.batch import Encoded
 from faithmeter.data.splits import Splits
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.judges.battery import JUDGES
+from faithmeter.judges.judge import Need
 from faithmeter.masking import STEPS
 from faithmeter.progress import Silent
 from faithmeter.runs.estimates import estimated_seconds, seconds_per_token
@@ -89,7 +90,7 @@ def _judging(plan: Plan, pace: Pace, tokens: float) -> float:
     for name in options.judges or ():
         rows = min(options.rows or JUDGES[name].rows, pace.rows["test"])
         total += rows * (explaining + len(found) * PASSES_OF_A_JUDGE) * tokens * pace.token
-        if name == "known-token":
+        if JUDGES[name].needs is Need.KNOWN_TOKEN:
             epochs = plan.training.epochs or training_defaults(plan.model, plan.data.resolved()).epochs
             total += epochs * pace.epoch * min(1.0, KNOWN_TOKEN_ROWS / pace.rows["train"])
     return total

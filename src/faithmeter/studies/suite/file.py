@@ -19,6 +19,7 @@ from faithmeter.data.splits import DataSpec
 from faithmeter.errors import InputError, nearest
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.judges.battery import JUDGES
+from faithmeter.judges.judge import Need
 from faithmeter.studies.audit import AuditOptions
 from faithmeter.studies.check import FORMS, ROWS
 from faithmeter.studies.compare import way_of
@@ -142,8 +143,9 @@ def _suite(said: dict[str, Any], name: str, folder: Path, data_dir: str | Path |
     audited = _options(AuditOptions, tables["audit"], "[audit]", leave_out=("other",), measures=known)
     if audited is not None and audited.judges is None:
         raise _FaultError(f"[audit]: name the judges: {', '.join(JUDGES)}.")
-    if audited is not None and "other-seed" in (audited.judges or ()) and len(seeds) < 2:
-        raise _FaultError("[audit]: the judge other-seed compares two seeds, and the suite has one: name more seeds.")
+    second = [name for name in (audited.judges or () if audited else ()) if JUDGES[name].needs is Need.SECOND_RUN]
+    if second and len(seeds) < 2:
+        raise _FaultError(f"[audit]: the judge {second[0]} compares two seeds, and the suite has one: name more seeds.")
     retrained, retraining = _retraining(tables["roar"], seeds, known)
     report = _checked(tables["report"] or {}, {"formats": Names, "examples": bool}, "[report]")
     _known(report.get("formats", ()), FORMATS, "format", "[report]")

@@ -18,6 +18,8 @@ from typing import Any
 from faithmeter.data.splits import DataSpec
 from faithmeter.data.units import TOKEN
 from faithmeter.files import at_work, write_json
+from faithmeter.judges.battery import JUDGES
+from faithmeter.judges.judge import Need
 from faithmeter.measuring.retraining import Node, graph
 from faithmeter.progress import Silent
 from faithmeter.runs.run import Run
@@ -182,7 +184,8 @@ def _run_plan(
     audited = suite.audited
     if audited is not None and task.judges:
         audited = dataclasses.replace(audited, judges=tuple(dict.fromkeys((*(audited.judges or ()), *task.judges))))
-    others = audited is not None and "other-seed" in (audited.judges or ())
+    judges = () if audited is None else audited.judges or ()
+    others = any(JUDGES[name].needs is Need.SECOND_RUN for name in judges)
     following = suite.seeds[(suite.seeds.index(seed) + 1) % len(suite.seeds)]
     return Plan(
         folder(seed),

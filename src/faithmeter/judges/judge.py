@@ -1,0 +1,114 @@
+"""What a judge's row says: what it does, what it needs, and its section of a report, in words and data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from faithmeter.data.batch import Batch
+from faithmeter.importance import ImportanceMeasure
+from faithmeter.judges import Columns
+from faithmeter.judges.bench import Bench
+
+
+class Need(Enum):
+    """What a judge needs beside the run's model and test texts; an audit prepares its bench by it."""
+
+    RATIONALES = "rationales"  # tokens that people marked, as the bench's `truth`
+    SECOND_RUN = "second run"  # a model trained with another seed, as its `other`
+    ATTACKED_TEXTS = "attacked texts"  # in place of the run's
+    SPACE = "space"  # where the original texts lie
+    KNOWN_TOKEN = "known token"  # a model trained to read one known word, and texts with that word in them
+
+
+class By(IntEnum):
+    """What explanations are judged by; the sections of a report stand in this order, then in that of the table."""
+
+    MASKED_TEXTS = 1
+    KNOWN_TRUTH = 2
+    CHANGES = 3  # of the model or its input
+    FORM = 4  # of the explanation alone
+
+
+@dataclass(frozen=True)
+class ShownColumn:
+    """A column to show: its name, its title for readers, and the detail that tells it from others of its name.
+
+    `more_is_better` says which measure comes first where a table is ordered by it. `judge` is the judge whose column
+    it is where that is another one; `optional` columns are left out where nobody has a number.
+    """
+
+    column: str
+    title: str
+    detail: str | None = None
+    more_is_better: bool = True
+    judge: str | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A sentence about one number of the whole audit; `{value}` in it is that number in per cent.
+
+    `caution` is said where the number lies below `least`.
+    """
+
+    column: str
+    words: str
+    least: float = 0.0
+    caution: str = ""
+
+
+@dataclass(frozen=True)
+class SectionData:
+    """A judge's section of a report. Judges that share one are shown together.
+
+    `words` are paragraphs: what the judge does and shows, and what it cannot show. `shown` are the columns of its
+    table, which is ordered by the first; the first two are drawn. `outside` are columns with the share of masked texts
+    that are out-of-distribution, and the caution where that is surely more than chance gives, with the `{share}` in per
+    cent, the `{measure}`, the `{detail}` and what `{chance}` gives. `remarks` stand where their column is named in the
+    words, as in `{accuracy}`; a paragraph of nothing else is left out with its number. `layout` names another way to
+    draw it, of `reports.audit.LAYOUTS`; `short` is the name of its files where that is not the judge's.
+    """
+
+    title: str
+    by: By
+    words: tuple[str, ...]
+    shown: tuple[ShownColumn, ...]
+    table: str
+    caption: str
+    outside: tuple[tuple[str, str], ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    layout: str = "ranked"
+    short: str | None = None
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A way to judge explanations.
+
+    `judge(bench, batch, measure)` returns columns, one value a text; a name such as `cascading@layer 2` says after the
+    @ which of several like numbers it is. `rows` is how many texts are judged unless somebody says otherwise; `fits`
+    says of a measure whether it can be judged so. `scores` are the columns by which measures are ranked when judges are
+    compared, and whether more is better: one for each thing it says, not for each way to say it. `passes(bench, n)` is
+    about how many times a text goes through the model for a measure that explains it in n passes, to foretell the time.
+
+    `settings` are the options of an audit that change what it says, so that judgements of other ones do not mix with
+    it. `tests_masked` where it asks the in-distribution test, `on_request` where it judges only if it is named,
+    `shares_explanations` where all it asks for are explanations of the model as it is, which others have asked for.
+    `scored_by_size` where a score's sign does not count, `curves` where its columns are curves to draw.
+    """
+
+    name: str
+    rows: int
+    judge: Callable[[Bench, Batch, ImportanceMeasure], Columns]
+    scores: Mapping[str, bool]
+    section: SectionData
+    fits: Callable[[ImportanceMeasure], bool] = lambda _: True
+    passes: Callable[[Bench, float], float] = lambda _, explaining: explaining + 10
+    needs: Need | None = None
+    settings: tuple[str, ...] = ()
+    tests_masked: bool = False
+    on_request: bool = False
+    shares_explanations: bool = False
+    scored_by_size: bool = False
+    curves: bool = False

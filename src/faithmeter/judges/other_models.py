@@ -1,0 +1,73 @@
+"""Explanations of other models: one that was trained with another seed, and one that has learnt nothing (REGEX).
+
+A measure that explains what was learnt says much the same of two models that answer alike, and something else of one
+with random weights. Only both together count, so the two judges are shown together.
+"""
+
+import numpy as np
+
+from faithmeter.data.batch import Batch
+from faithmeter.importance import ImportanceMeasure
+from faithmeter.judges import Columns
+from faithmeter.judges.bench import Bench, answers_of
+from faithmeter.judges.judge import By, Judge, Need, SectionData, ShownColumn
+from faithmeter.judges.randomisation import likeness, quick, untrained
+
+SAME, EVERY = "same answer", "all texts"  # on which texts two models are compared
+SEED, WEIGHTS = "other-seed", "random-weights"
+
+
+def _untrained(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    if bench.seed not in bench.fresh:
+        bench.fresh[bench.seed] = untrained(bench.classifier, bench.seed)
+    after = measure.explain(bench.fresh[bench.seed], batch, bench.predicted(batch), bench.seed)
+    return likeness(bench.explained(batch, measure), after, batch.maskable)
+
+
+def _other_seed(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    """Compare with a model trained with another seed, on all texts and on those to which both give the same answer.
+
+    Explained is the answer of the model that is judged: where the other gives another, explanations may well differ.
+    """
+    assert bench.other is not None
+    targets = bench.predicted(batch)
+    same = (answers_of(bench.other, batch) == targets).double().numpy()
+    after = measure.explain(bench.other, batch, targets, bench.seed)
+    columns: Columns = {"same_answer": same}
+    for name, values in likeness(bench.explained(batch, measure), after, batch.maskable).items():
+        columns |= {f"{name}@{SAME}": np.where(same == 1, values, np.nan), f"{name}@{EVERY}": values}
+    return columns
+
+
+_SECTION = SectionData(
+    "Another seed and random weights",
+    By.CHANGES,
+    (
+        "Explanations of the model are compared with those of a model trained in the same way with another seed, and "
+        "with those of the same model with random weights. A measure that explains what was learnt says much the same "
+        "of two models that answer alike, and something else of one that has learnt nothing: only both together count, "
+        "for a measure that looks at the text alone is alike everywhere.",
+        "It can show that a measure looks at something else than what was learnt. It cannot show that it explains the "
+        "model well: two models may come to the same answer for different reasons, and the other seed and the random "
+        "weights are one draw each, which the intervals do not cover.",
+    ),
+    (
+        ShownColumn("rank_correlation", "other seed", SAME, judge=SEED),
+        ShownColumn("top_overlap", "other seed, top quarter", SAME, judge=SEED),
+        ShownColumn("rank_correlation", "other seed, all texts", EVERY, judge=SEED),
+        ShownColumn("chance_overlap", "top quarter by chance", SAME, judge=SEED),
+        ShownColumn("rank_correlation", "random weights", more_is_better=False, judge=WEIGHTS),
+        ShownColumn("top_overlap", "random weights, top quarter", more_is_better=False, judge=WEIGHTS),
+        ShownColumn("chance_overlap", "top quarter by chance", judge=WEIGHTS),
+    ),
+    table="Rank correlation with another model's explanations, and overlap of the top quarter of the tokens",
+    caption="Rank correlation with another model's explanations; of the other seed, on texts that both answer alike.",
+    layout="other models",
+    short="other-models",
+)
+# nobody is ranked by them: the first is said by layer randomisation already, and the second is best for a measure that
+# reads no model at all
+RANDOM_WEIGHTS = Judge(WEIGHTS, 200, _untrained, {}, _SECTION, quick, lambda _, explaining: 2 * explaining)
+OTHER_SEED = Judge(
+    SEED, 200, _other_seed, {}, _SECTION, quick, lambda _, explaining: 2 * explaining + 1, Need.SECOND_RUN
+)

@@ -1,0 +1,36 @@
+"""Sparsity: how short is an explanation, that is in how few tokens lies most of its importance?"""
+
+from faithmeter.data.batch import Batch
+from faithmeter.importance import ImportanceMeasure
+from faithmeter.judges import Columns
+from faithmeter.judges.bench import Bench
+from faithmeter.judges.judge import By, Judge, SectionData, ShownColumn
+from faithmeter.masking import STEPS
+from faithmeter.measuring.curves import held_by_the_most_important
+
+
+def _judge(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    held = held_by_the_most_important(bench.explained(batch, measure), batch.maskable).numpy()
+    return {f"held@{10 * step} %": held[:, step] for step in range(1, STEPS)}
+
+
+SPARSITY = Judge(
+    "sparsity",
+    200,
+    _judge,
+    {},
+    SectionData(
+        "How short the explanations are",
+        By.FORM,
+        (
+            "The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all alike. A "
+            "short explanation is easier to read; it is neither better nor worse for it.",
+        ),
+        tuple(ShownColumn("held", f"top {share}", share) for share in ("10 %", "20 %", "50 %")),
+        table="Share of all importance in the top tokens",
+        caption="Share of all importance in the top tokens.",
+        layout="sparsity",
+    ),
+    passes=lambda _, explaining: explaining,
+    shares_explanations=True,
+)
