@@ -93,7 +93,7 @@ def linger(folder, piece):
 
 def test_workers_leave_when_the_process_that_started_them_is_killed(tmp_path):
     code = (
-        "import functools, sys; sys.path.insert(0, sys.argv[2]); import test_workers as t\n"
+        "import functools, sys; sys.path.insert(0, sys.argv[2]); import test_engines as t\n"
         "from faithmeter.runs.engines import work_through\n"
         "if __name__ == '__main__':\n"
         "    work_through([1, 4], t.NEEDS.get, functools.partial(t.linger, sys.argv[1]), workers=2,\n"
