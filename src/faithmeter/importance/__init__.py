@@ -57,7 +57,8 @@ class ImportanceMeasure:
     `differentiable` that it has a gradient by the word embeddings: then `at` is the same measure at any embeddings.
     `passes(n)` is about how many times a text of n unmasked units goes through the model, to estimate the time;
     a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is. `not_for` is the
-    `model_type` of the models that it cannot explain.
+    `model_type` of the models that it cannot explain. `on_request` where it is compared only if it is named;
+    `expensive` where it takes hundreds of passes, too many for all texts of a training.
     """
 
     name: str
@@ -70,6 +71,8 @@ class ImportanceMeasure:
     absolute_of: str | None = None
     not_for: str | None = None
     at: ExplainAt | None = None
+    on_request: bool = False
+    expensive: bool = False
 
     def explains(self, model_type: str) -> bool:
         """Whether it can explain models of this type, as their `config.model_type` names it."""
@@ -140,10 +143,19 @@ _TABLE = (
         "loo-abs", "occlusion", False, True, False, absolute(leave_one_out), lambda n: n + 1, "loo-signed"
     ),
     ImportanceMeasure(
-        "loo-sampled", "occlusion", True, True, False, leave_one_out_sampled, lambda n: min(n + 1, PASSES)
+        "loo-sampled",
+        "occlusion",
+        True,
+        True,
+        False,
+        leave_one_out_sampled,
+        lambda n: min(n + 1, PASSES),
+        on_request=True,
     ),
-    ImportanceMeasure("beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1),
-    ImportanceMeasure("search", "occlusion", True, False, False, search, evaluations),
+    ImportanceMeasure(
+        "beam", "occlusion", True, False, False, beam, lambda n: WIDTH * n * (n - 1) / 2 + 1, expensive=True
+    ),
+    ImportanceMeasure("search", "occlusion", True, False, False, search, evaluations, expensive=True),
     ImportanceMeasure("attention", "attention", False, True, True, of_units(attention), lambda _: 1, at=attention_at),
     ImportanceMeasure(
         "scaled-attention",
@@ -155,8 +167,8 @@ _TABLE = (
         lambda _: 3,
         at=scaled_attention_at,
     ),
-    ImportanceMeasure("lime", "surrogate", True, True, False, lime, lambda _: SAMPLES),
-    ImportanceMeasure("kernel-shap", "surrogate", True, True, False, kernel_shap, lambda _: SAMPLES),
+    ImportanceMeasure("lime", "surrogate", True, True, False, lime, lambda _: SAMPLES, expensive=True),
+    ImportanceMeasure("kernel-shap", "surrogate", True, True, False, kernel_shap, lambda _: SAMPLES, expensive=True),
     ImportanceMeasure(
         "attention-average",
         "attention",
@@ -199,6 +211,7 @@ _TABLE = (
         False,
         ensemble((lime, kernel_shap, of_units(integrated_gradient))),
         lambda _: 2 * SAMPLES + 3 * STEPS,
+        on_request=True,
     ),
     ImportanceMeasure(
         "ensemble-all",
@@ -219,6 +232,7 @@ _TABLE = (
         ),
         lambda _: 2 * SAMPLES + 3 * STEPS + 8,
         not_for=BILSTM_TYPE,
+        on_request=True,
     ),
     # last, so that the others keep their colours
     ImportanceMeasure(
@@ -230,6 +244,7 @@ _TABLE = (
         of_units(partial(integrated_gradient, baseline="mask")),
         lambda _: 3 * STEPS,
         at=partial(integrated_gradient_at, baseline="mask"),
+        on_request=True,
     ),
     ImportanceMeasure(
         "ig-mask-abs",
@@ -241,12 +256,15 @@ _TABLE = (
         lambda _: 3 * STEPS,
         "ig-mask-signed",
         at=absolute_at(partial(integrated_gradient_at, baseline="mask")),
+        on_request=True,
     ),
 )
 IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
 # Not compared unless named: of short texts loo-sampled is loo-signed, and ensembles explain all over again what their
 # members do. From the mask token, integrated gradients are for models for which zero is no start (`completeness`).
-ON_REQUEST = ("loo-sampled", "ensemble-top3", "ensemble-all", "ig-mask-signed", "ig-mask-abs")
+ON_REQUEST = tuple(row.name for row in _TABLE if row.on_request)
+# hundreds of passes a text: not for the thousands of texts of a training
+EXPENSIVE = tuple(row.name for row in _TABLE if row.expensive)
 
 
 def with_steps(measure: ImportanceMeasure, steps: int) -> ImportanceMeasure:

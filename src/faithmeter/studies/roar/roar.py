@@ -19,7 +19,7 @@ from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.data.tasks import Task
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import at_work, is_done, new_folder, only_one, wait_until_nobody_is_at_work, write_json
-from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, with_steps
+from faithmeter.importance import EXPENSIVE, IMPORTANCE_MEASURES, ON_REQUEST, with_steps
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.measuring.curves import TARGETS
 from faithmeter.measuring.retraining import (
@@ -71,8 +71,8 @@ from faithmeter.training import TrainingConfig, fine_tune
 from faithmeter.training.config import ADVERSARIAL
 from faithmeter.training.curriculum import mini_batches
 
-# hundreds of passes for each of thousands of training texts
-DEAR = ("beam", "search", "lime", "kernel-shap", *ON_REQUEST)
+# what is not retrained on unless it is named
+DEAR = (*EXPENSIVE, *ON_REQUEST)
 Tokenised = dict[str, Encoded]  # by the name of the split
 
 
