@@ -17,7 +17,7 @@ TEXTS = ["the film was great", "was the story bad? the plot was very good!", "go
 @pytest.fixture(scope="module", params=["bert", "gpt2", "t5", "bilstm"])
 def classifier(request):
     if request.param == "bilstm":
-        return bilstm_classifier([" ".join(WORDS)], ("no", "yes"), pairs=False, seed=0)
+        return bilstm_classifier([" ".join(WORDS)] * 2, ("no", "yes"), pairs=False, seed=0)
     return random_classifier(request.param)
 
 

@@ -13,7 +13,7 @@ from faithmeter.studies.faithfulness_rows import _pooled
 def test_a_kind_that_is_not_there_is_an_error_wherever_it_is_asked_for():
     for ask in (
         lambda: find([], "acuu"),
-        lambda: rows_of([], "audit_erasure_sufficency"),
+        lambda: rows_of([], "select_fulll"),
         lambda: Result(kind="walk_p", value=0.1, metric="p", n=1),
     ):
         with pytest.raises(ValueError, match="There is no kind of result"):
