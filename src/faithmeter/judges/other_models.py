@@ -1,4 +1,4 @@
-"""Explanations of other models: one that was trained with another seed, and one that has learnt nothing (Li et al., 2023).
+"""Explanations of other models: one trained with another seed, and one that has learnt nothing (Li et al., 2023).
 
 A measure that explains what was learnt says much the same of two models that answer alike, and something else of one
 with random weights. Only both together count, so the two judges are shown together.
