@@ -111,7 +111,7 @@ def test_a_failure_while_writing_leaves_the_attack_that_was_there(run, monkeypat
     def failing(*_):
         raise OSError("full")
 
-    monkeypatch.setattr(attacking, "parquet", failing)
+    monkeypatch.setattr(attacking, "as_parquet", failing)
     with pytest.raises(OSError, match="full"):
         attack(run.path, rows=9)
     assert attacked_rows(run) == before

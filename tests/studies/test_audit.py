@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 import torch
 from conftest import sentiment_rows
-from typer.testing import CliRunner
 
 from faithmeter import (
     AuditOptions,
@@ -25,7 +24,6 @@ from faithmeter import (
     train,
 )
 from faithmeter import report as write_report
-from faithmeter.cli.main import app
 from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.judges import battery
 from faithmeter.judges.battery import JUDGES
@@ -33,6 +31,7 @@ from faithmeter.judges.fidelity import fidelity
 from faithmeter.judges.judge import By, Judge, Need, SectionData, ShownColumn
 from faithmeter.judges.known_token import known_token_splits
 from faithmeter.reports import audit as sections
+from faithmeter.runs import shards
 from faithmeter.runs.results import find, rows_of
 from faithmeter.studies import audit as auditing
 from faithmeter.studies import judgement_rows
@@ -150,7 +149,7 @@ def test_an_audit_that_was_stopped_goes_on_and_ends_in_the_same_rows(run, tmp_pa
     monkeypatch.setattr(auditing, "TOKENS_AT_ONCE", 32)
     whole = audit(other.path, CHEAP).results
     done = []
-    write = auditing.write_bytes
+    write = shards.write_bytes
 
     def failing(path, content):
         if len(done) == 5:
@@ -158,10 +157,10 @@ def test_an_audit_that_was_stopped_goes_on_and_ends_in_the_same_rows(run, tmp_pa
         done.append(path)
         write(path, content)
 
-    monkeypatch.setattr(auditing, "write_bytes", failing)
+    monkeypatch.setattr(shards, "write_bytes", failing)
     with pytest.raises(OSError, match="stopped"):
         audit(run.path, CHEAP)
-    monkeypatch.setattr(auditing, "write_bytes", write)
+    monkeypatch.setattr(shards, "write_bytes", write)
     times = {path: path.stat().st_mtime_ns for path in done}
     assert audit(run.path, CHEAP).results == whole
     assert {path: path.stat().st_mtime_ns for path in done} == times
@@ -346,7 +345,7 @@ def test_drift_that_was_stopped_goes_on_on_the_same_map_and_the_report_needs_no_
     other = Run(shutil.copytree(run.path, tmp_path / "other"))
     asked = AuditOptions(("drift",), ("grad-l2", "loo-signed"), rows=12)
     monkeypatch.setattr(auditing, "TOKENS_AT_ONCE", 32)
-    whole, done, write = audit(other.path, asked).results, [], auditing.write_bytes
+    whole, done, write = audit(other.path, asked).results, [], shards.write_bytes
 
     def failing(path, content):
         if len(done) == 3:
@@ -354,10 +353,10 @@ def test_drift_that_was_stopped_goes_on_on_the_same_map_and_the_report_needs_no_
         done.append(path)
         write(path, content)
 
-    monkeypatch.setattr(auditing, "write_bytes", failing)
+    monkeypatch.setattr(shards, "write_bytes", failing)
     with pytest.raises(OSError, match="stopped"):
         audit(run.path, asked)
-    monkeypatch.setattr(auditing, "write_bytes", write)
+    monkeypatch.setattr(shards, "write_bytes", write)
     monkeypatch.setattr(auditing, "fit_space", lambda *_, **__: pytest.fail("fitted again"))
     assert audit(run.path, asked).results == whole
     assert not [row for row in whole if "map" in row["kind"]]
@@ -418,7 +417,7 @@ def test_the_command_prints_tables_and_what_they_can_show(faithmeter, run):
     assert (code, "There is no judge" in printed) == (2, True)
 
 
-def test_a_row_is_all_that_a_judge_needs_to_be_named_in_the_help_to_judge_and_to_be_shown(run, monkeypatch):
+def test_a_row_is_all_that_a_judge_needs_to_judge_and_to_be_shown(run, monkeypatch):
     section = SectionData(
         "How many words", By.FORM, ("It counts. It cannot show more.",), (ShownColumn("words", "words counted"),),
         table="Words of the texts", caption="Words.",
@@ -442,7 +441,6 @@ def test_a_row_is_all_that_a_judge_needs_to_be_named_in_the_help_to_judge_and_to
     assert (shown.title, shown.tables[0].columns) == ("How many words", ("measure", "words counted"))
     with pytest.raises(InputError, match="another place"):
         audit(run.path, AuditOptions(("length",), ("grad-l2",), place="anywhere"))
-    assert "length; several with" in " ".join(CliRunner().invoke(app, ["audit", "--help"]).output.split())
 
 
 def test_whatever_a_row_asks_for_is_there():

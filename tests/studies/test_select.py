@@ -13,6 +13,7 @@ from faithmeter import DataSpec, InputError, Run, SelectOptions, TrainingOptions
 from faithmeter.judges.selection import only
 from faithmeter.progress import Silent
 from faithmeter.reports.select import select_sections
+from faithmeter.runs import shards
 from faithmeter.runs.results import Result, find, rows_of
 from faithmeter.studies import select as selecting
 from faithmeter.studies.commands import commands_of
@@ -126,10 +127,12 @@ def test_work_that_was_stopped_goes_on_and_ends_in_the_same_rows(run, tmp_path, 
     times = {}
     for _ in range(2):  # while it explains, and after a training
         done.clear()
-        monkeypatch.setattr(selecting, "write_bytes", failing)
+        for module in (selecting, shards):
+            monkeypatch.setattr(module, "write_bytes", failing)
         with pytest.raises(KeyboardInterrupt):
             select(run.path, options)
-        monkeypatch.setattr(selecting, "write_bytes", write)
+        for module in (selecting, shards):
+            monkeypatch.setattr(module, "write_bytes", write)
         times |= {path: path.stat().st_mtime_ns for path in done}
     assert select(run.path, options).results == whole
     assert {path: path.stat().st_mtime_ns for path in times} == times

@@ -192,7 +192,6 @@ def _with_second_run(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     if options.other is None:
         raise InputError("The judge other-seed needs a run of the same training with another seed: `--other RUN2`.")
     other = Run(options.other)
-    classifier, test = other.classifier(), plain.test
     ours, theirs = run.config, other.config
     differing = {
         "data": ours.fingerprint != theirs.fingerprint,
@@ -212,6 +211,7 @@ def _with_second_run(run: Run, options: AuditOptions, plain: Bench) -> Bench:
             f"{other.path} has the same seed or the same weights as {run.path}, so that comparing them shows nothing. "
             "Train with another --seed."
         )
+    classifier, test = other.classifier(), plain.test
     as_read = _encoded(classifier, run.data().test)
     same_ids = np.array_equal(as_read.ids, test.ids) and np.array_equal(as_read.sequence, test.sequence)
     if not same_ids or classifier.mask_token_id != plain.classifier.mask_token_id:
