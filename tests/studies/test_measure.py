@@ -18,9 +18,10 @@ from faithmeter.importance import as_measure
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Silent
 from faithmeter.reports import words
-from faithmeter.reports.words import VALIDATION_TEXTS, trusted
+from faithmeter.reports.words import trusted
 from faithmeter.runs import settings
 from faithmeter.runs.estimates import duration, estimated_seconds
+from faithmeter.runs.kinds import VALIDATION_TEXTS
 from faithmeter.runs.results import Result, find, most_faithful
 from faithmeter.runs.run import chosen_device
 from faithmeter.studies import check as checking
