@@ -5,7 +5,7 @@ import pytest
 
 from faithmeter.judges.battery import JUDGES
 from faithmeter.performance import METRICS
-from faithmeter.runs.kinds import KINDS, METRIC_BOUNDS, Pooling, bounds_of, kind_of, within_bounds
+from faithmeter.runs.kinds import METRIC_BOUNDS, Pooling, bounds_of, kind_of, within_bounds
 from faithmeter.runs.results import Result, find, rows_of
 from faithmeter.studies.faithfulness_rows import _pooled
 
@@ -72,7 +72,3 @@ def test_the_bootstrap_of_the_papers_stays_within_the_numbers():
     value, (low, high) = _pooled(Pooling.BOOTSTRAP, np.array([0.1, 0.2, 0.3]))
     assert value == pytest.approx(0.2)
     assert 0.1 <= low < 0.2 < high <= 0.3
-
-
-def test_every_kind_has_a_title_of_its_own_family():
-    assert all(kind.title for kind in KINDS.values())

@@ -36,7 +36,7 @@ BETA = 1.0  # the thesis sets α and β to 1
 RATE, HALVED_EVERY = 0.1, 200
 STILL, STILL_STEPS = 1e-5, 20  # a search ends when no component has moved by more, for so many steps
 TOP_PER_CENT = 15
-# An integrated gradient of 20 points at each of 500 steps is dear, so the search follows one of fewer points; what it
+# An integrated gradient of 20 points at each of 500 steps is slow, so the search follows one of fewer points; what it
 # finds is judged by the true measure. On a small trained model 10 points found 71 and 97 % (signed, abs) of the change
 # that 20 did, 5 points 36 and 69 %: fewer would make the measure look more robust than it is.
 INTEGRATED_POINTS = 10

@@ -90,7 +90,7 @@ class Judge:
     @ which of several like numbers it is. `rows` is how many texts are judged unless somebody says otherwise; `fits`
     says of a measure whether it can be judged so. `scores` are the columns by which measures are ranked when judges are
     compared, and whether more is better: one for each thing it says, not for each way to say it. `passes(bench, n)` is
-    about how many times a text goes through the model for a measure that explains it in n passes, to foretell the time.
+    about how many times a text goes through the model for a measure that explains it in n passes, to estimate the time.
 
     `settings` are the options of an audit that change what it says, so that judgements of other ones do not mix with
     it. `tests_masked` where it asks the in-distribution test, `on_request` where it judges only if it is named,

@@ -11,12 +11,12 @@ from faithmeter.judges.judge import Judge, SectionData, ShownColumn
 from faithmeter.reports.figures import RANDOM, look, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section, drawn
+from faithmeter.runs.kinds import AUDIT
 from faithmeter.runs.results import Row, Rows, find, number, rows_of
 
 if TYPE_CHECKING:
     from faithmeter.reports.drift import Points  # whose section is made of what is here
 
-KIND = "audit_"
 UNCHECKED = "Whether these masked texts are in-distribution was not checked: `faithmeter check` does it."
 
 
@@ -51,7 +51,7 @@ class Judged:
 
     def kind(self, column: str, judge: str | None = None) -> str:
         """Return the kind of the result rows of a column, the judge's own or another's."""
-        return f"{KIND}{judge or self.judge.name}_{column}"
+        return f"{AUDIT}{judge or self.judge.name}_{column}"
 
     def shown(self, columns: Sequence[ShownColumn] | None = None) -> list[Shown]:
         """Return the numbers to show, without optional ones that nobody has."""

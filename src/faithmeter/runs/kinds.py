@@ -72,7 +72,6 @@ VALIDATION_TEXTS, TEST_TEXTS = CHECKED_TEXTS = ("check_validation_texts", "check
 UNMASKED = ("check_unmasked_p_value", "check_unmasked_share_out_of_distribution")
 PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
 
-_P = {"bounds": SHARE, "more_is_better": True}
 _JUDGED = Kind("what a judge says", Pooling.STUDENT)
 _RETRAINED = {
     "performance": Kind("performance after retraining", Pooling.BOOTSTRAP, more_is_better=False),

@@ -17,8 +17,7 @@ from faithmeter.judges.drift import CLASS, DRIFT, MAP, Space
 from faithmeter.judges.judge import Judge, Need
 from faithmeter.judges.known_token import SOLVED
 from faithmeter.reports.drift import SHARES, Points
-from faithmeter.reports.judged import KIND
-from faithmeter.runs.kinds import AGREEMENT
+from faithmeter.runs.kinds import AGREEMENT, AUDIT
 from faithmeter.runs.results import Result, most_faithful
 from faithmeter.runs.run import DEFAULT_MEASURE, MEASURE_AGAIN, Run
 from faithmeter.statistics import mean_interval, percentile_band
@@ -85,11 +84,13 @@ def store_judgements(run: Run, judge: Judge) -> None:
     reached = _known_token(run, judge)
     if reached is not None:
         results.append(
-            Result(kind=f"{KIND}{judge.name}_accuracy", value=reached["accuracy"], metric="accuracy", n=reached["rows"])
+            Result(
+                kind=f"{AUDIT}{judge.name}_accuracy", value=reached["accuracy"], metric="accuracy", n=reached["rows"]
+            )
         )
     if judge.needs is Need.ATTACKED_TEXTS and results:
         results.append(_beaten(run, judge))
-    stored = {row["kind"] for row in run.results if row["kind"].startswith(f"{KIND}{judge.name}_")}
+    stored = {row["kind"] for row in run.results if row["kind"].startswith(f"{AUDIT}{judge.name}_")}
     run.store_results(stored | {result.kind for result in results}, results)
 
 
@@ -133,7 +134,7 @@ def _beaten(run: Run, judge: Judge) -> Result:
     succeeded = pyarrow.parquet.read_table(file)["succeeded"].to_numpy().astype(np.float64)
     low, high = mean_interval(succeeded) or (None, None)
     return Result(
-        kind=f"{KIND}{judge.name}_beaten",
+        kind=f"{AUDIT}{judge.name}_beaten",
         value=float(succeeded.mean()),
         metric="share",
         n=len(succeeded),
@@ -170,7 +171,7 @@ def _result(judge: str, measure: str, column: str, known: Array, interval: tuple
     name, _, detail = column.partition("@")
     low, high = interval
     return Result(
-        kind=f"{KIND}{judge}_{name}",
+        kind=f"{AUDIT}{judge}_{name}",
         value=float(known.mean()),
         metric=name,
         n=len(known),

@@ -219,17 +219,19 @@ def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> bo
         left = [(name, part, parts) for part in range(parts) if not all(done[part::parts])]
         pieces |= dict.fromkeys(left, seconds / parts)
         costs[name] = len(left) * seconds / parts
-    places, total, dearest = min(places, len(pieces)), sum(costs.values()), max(costs, key=costs.__getitem__)
+    places, total, longest = min(places, len(pieces)), sum(costs.values()), max(costs, key=costs.__getitem__)
     if places < 2 or (workers is None and total < WORTH_PROCESSES):
         return False
     reporter.note(
         f"Measuring with {places} processes: about {duration(total / places)}, of which "
-        f"{duration(costs[dearest] / places)} for {dearest}."
+        f"{duration(costs[longest] / places)} for {longest}."
     )
     part = functools.partial(_measure_piece, str(work.run.path), dataclasses.replace(work.options, measures=named))
-    dear_first = sorted(pieces, key=lambda piece: -pieces[piece])  # so that no process is left alone with one
+    longest_first = sorted(pieces, key=lambda piece: -pieces[piece])  # so that no process is left alone with one
     with reporter.bar("Measuring", len(pieces)) as advance:
-        work_through(dear_first, lambda _: None, part, workers=places, finished=lambda _: advance(1), reporter=reporter)
+        work_through(
+            longest_first, lambda _: None, part, workers=places, finished=lambda _: advance(1), reporter=reporter
+        )
     return True
 
 

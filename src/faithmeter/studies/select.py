@@ -129,7 +129,7 @@ def select(path: str | Path, options: SelectOptions | None = None, *, reporter: 
         for note in with_classes_of(run.config.model, splits)[1]:
             reporter.warn(f"{note} A second model begins with what it learnt before, from whole texts.")
         write_json(run.selections / "settings.json", settings)
-        _foretell(work, measures)
+        _say_how_long(work, measures)
         with reporter.bar("Second models", len(measures) * len(options.rationales) * len(options.seeds)) as advance:
             for one in measures:
                 _learn_from_rationales(work, one, advance)
@@ -293,7 +293,7 @@ def _learn(work: _Work, measure: str, kind: str, seed: int, cut: dict[str, Encod
         work.reporter.warn(f"{title}: {warning}")
 
 
-def _foretell(work: _Work, measures: Sequence[ImportanceMeasure]) -> None:
+def _say_how_long(work: _Work, measures: Sequence[ImportanceMeasure]) -> None:
     """Say about how long what is left will take, where that is long."""
     options, training = work.options, work.training
     left = [
