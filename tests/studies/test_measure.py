@@ -257,6 +257,7 @@ def test_one_more_measure_stands_beside_those_that_were_measured_before(run):
     after = {row["measure"]: row for row in run.results if row["kind"] == "acu"}
     assert list(after) == ["loo-signed", "grad-l2"]
     assert after["loo-signed"] == before["loo-signed"]  # its baseline of three random runs stays, too
+    assert run.measurement_settings["asked"]["random_runs"] == 3  # so that the report's command makes all of it again
     assert {row["measure"] for row in run.results if row["kind"] == "acu_behind_best"} == set(after)
     assert run.measure_to_use == "loo-signed"
     together = run.results
