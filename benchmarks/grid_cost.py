@@ -28,8 +28,8 @@ from faithmeter.data.batch import Batch
 from faithmeter.data.splits import as_text
 from faithmeter.data.tables import read_rows
 from faithmeter.data.tasks import TASKS
-from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.gradient import STEPS as IG_STEPS
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.masking import STEPS
 from faithmeter.measuring.curves import walk_passes
 from faithmeter.models.checkpoint import attention_implementation

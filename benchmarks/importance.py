@@ -20,8 +20,8 @@ from torch import Tensor
 
 from faithmeter.data.batch import Batch, Encoded
 from faithmeter.data.splits import DataSpec, load_splits
-from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.surrogate import SAMPLES
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.p_values import counts, sorted_columns
 from faithmeter.models.classifier import Classifier, load_classifier
 

@@ -22,10 +22,12 @@ import numpy as np
 import torch
 import transformers
 
-from faithmeter import DataSpec, Run, TrainingOptions, load_splits, train
+from faithmeter import DataSpec, Run, TrainingOptions, train
 from faithmeter.data.babi import generate
 from faithmeter.data.batch import Encoded
-from faithmeter.in_distribution import MaSF, dataset_verdict, fit_calibrated, fit_paper, masked_at_random, step_features
+from faithmeter.data.splits import load_splits
+from faithmeter.in_distribution.masf import MaSF, fit_calibrated, fit_paper, masked_at_random, step_features
+from faithmeter.in_distribution.verdict import dataset_verdict
 from faithmeter.masking import random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.training.strategy import masked_copy

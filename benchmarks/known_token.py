@@ -11,15 +11,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from faithmeter import DataSpec, Splits, TrainingConfig, fine_tune, load_classifier, load_splits
+from faithmeter import DataSpec, load_classifier
 from faithmeter.data.batch import Encoded
-from faithmeter.importance import IMPORTANCE_MEASURES
-from faithmeter.judges import Columns
-from faithmeter.judges.ground_truth import chance_of, ground_truth
+from faithmeter.data.splits import Splits, load_splits
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges.known_token import PLACES, known_token_splits, truth_of
+from faithmeter.judges.ranking import Columns, chance_of, ground_truth
 from faithmeter.judges.rationales import in_batch
 from faithmeter.models.classifier import Classifier
 from faithmeter.statistics import mean_interval
+from faithmeter.training.config import TrainingConfig
+from faithmeter.training.loop import fine_tune
 
 # searches pass a sentence through the model hundreds of times and more, and an ensemble repeats what its members do
 LEFT_OUT = ("beam", "search")

@@ -26,12 +26,13 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from faithmeter import DataSpec, Run, TrainingOptions, load_classifier, load_splits
+from faithmeter import DataSpec, Run, TrainingOptions, load_classifier
 from faithmeter.data.batch import Batch, Encoded
+from faithmeter.data.splits import load_splits
 from faithmeter.data.units import CHUNK, CHUNKED, SENTENCE, TOKEN, WORD, with_units
-from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure
-from faithmeter.importance.by_units import Explain, even_shares
+from faithmeter.importance.measure import Explain, ImportanceMeasure, even_shares
 from faithmeter.importance.occlusion import leave_one_out, leave_one_out_sampled
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.masking import Mask
 from faithmeter.measuring.curves import Floats, area_between_curves, masking_walk
 from faithmeter.models.classifier import Classifier
@@ -108,7 +109,7 @@ def explain_all(classifier: Classifier, encoded: Encoded, rows: Sequence[int], n
     found = Found()
     for row in rows:
         batch = encoded.batch([row])
-        measure = ImportanceMeasure(name, "occlusion", True, recursive, False, EXPLAINED[name])
+        measure = ImportanceMeasure(name, "occlusion", EXPLAINED[name], signed=True, recursive=recursive)
         counting, started = Counting(classifier), time.process_time()
         found.importance[row] = measure.explain(counting, batch, batch.labels, 0)  # type: ignore[arg-type]
         walk = list(_walk(counting, batch, measure, found.importance[row]))

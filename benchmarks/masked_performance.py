@@ -16,7 +16,7 @@ from matplotlib import pyplot as plt
 
 from faithmeter import DataSpec, Run, TrainingOptions, train
 from faithmeter.cli.main import console
-from faithmeter.in_distribution import masked_at_random
+from faithmeter.in_distribution.masf import masked_at_random
 from faithmeter.masking import STEPS, Purpose
 from faithmeter.progress import Terminal
 from faithmeter.runs.results import find

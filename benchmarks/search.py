@@ -29,8 +29,8 @@ from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.measuring.curves import Curve, lead, mask_most_important
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Silent
+from faithmeter.runs.texts import encode
 from faithmeter.statistics import bca_interval
-from faithmeter.studies.train import encode
 
 TOKENS = 1024  # of the texts that are searched side by side
 Explain = Callable[[Classifier, Batch, Tensor, int], Tensor]

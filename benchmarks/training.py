@@ -13,7 +13,10 @@ import torch
 import transformers
 from timing import cpu_seconds, matmul_peak
 
-from faithmeter import DataSpec, TrainingConfig, fine_tune, load_classifier, load_splits
+from faithmeter import DataSpec, load_classifier
+from faithmeter.data.splits import load_splits
+from faithmeter.training.config import TrainingConfig
+from faithmeter.training.loop import fine_tune
 
 ROUNDS, TRAIN_ROWS, TEST_ROWS, BATCH = 3, 256, 512, 16
 

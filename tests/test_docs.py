@@ -37,7 +37,7 @@ from faithmeter import statistics
 from faithmeter.attacks.kinds import ATTACKS
 from faithmeter.cli import main as cli
 from faithmeter.data import babi
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges.battery import JUDGES
 from faithmeter.measuring import retraining as roar
 from faithmeter.models.classifier import Classifier

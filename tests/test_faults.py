@@ -41,13 +41,14 @@ from faithmeter import (
 )
 from faithmeter.progress import Silent
 from faithmeter.runs.results import key_of
+from faithmeter.runs.stages import TRAIN
 from faithmeter.studies import audit as auditing
 from faithmeter.studies import measure as measuring
 from faithmeter.studies import train as training
 from faithmeter.studies.attack import attacked_rows
 from faithmeter.studies.measure import begin_measuring, measure_part
 from faithmeter.studies.roar import roar as roaring
-from faithmeter.studies.suite.jobs import TRAIN, Job, Plan, perform
+from faithmeter.studies.suite.jobs import Job, Plan, perform
 from faithmeter.training import checkpoint
 
 MEASURED = MeasureOptions(measures=("grad-l2", "loo-signed"), rows=30, random_runs=2)

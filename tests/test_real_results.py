@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from faithmeter import DataSpec, MeasureOptions, Run, TrainingOptions, check, load_splits, measure, train
-from faithmeter.in_distribution import LEVEL, smallest_of
+from faithmeter import DataSpec, MeasureOptions, Run, TrainingOptions, check, measure, train
+from faithmeter.data.splits import load_splits
+from faithmeter.in_distribution.masf import LEVEL
+from faithmeter.in_distribution.verdict import smallest_of
 from faithmeter.performance import performance
 from faithmeter.runs.results import find
 

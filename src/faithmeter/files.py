@@ -117,7 +117,7 @@ def read_json(path: Path, remedy: str) -> Any:  # noqa: ANN401 (whatever was wri
         raise InputError(f"{path} is damaged: it cannot be read as JSON. {remedy}") from error
 
 
-def read_jsonl(path: Path, remedy: str) -> list[dict[str, Any]]:
+def read_jsonl(path: Path, remedy: str) -> list[Any]:
     """Read one JSON object a line; a file that is not there has no lines, and a damaged one is refused."""
     if not path.exists():
         return []

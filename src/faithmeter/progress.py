@@ -13,7 +13,7 @@ Advance = Callable[[int], None]
 _pause: ContextVar[Callable[[], None] | None] = ContextVar("pause", default=None)
 
 
-def breathe() -> None:
+def yield_to_cancellation() -> None:
     """Called between passes through a model: whoever shares it with others may wait here for their turn, or stop."""
     pause = _pause.get()
     if pause is not None:
@@ -22,7 +22,7 @@ def breathe() -> None:
 
 @contextmanager
 def pausing(pause: Callable[[], None]) -> Iterator[None]:
-    """Call `pause` whenever the work inside breathes; what it raises ends the work."""
+    """Call `pause` between the passes of the work inside; what it raises ends the work."""
     token = _pause.set(pause)
     try:
         yield

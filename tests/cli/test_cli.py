@@ -19,17 +19,7 @@ import pytest
 import transformers
 from conftest import random_classifier, sentiment_rows
 
-from faithmeter import (
-    IMPORTANCE_MEASURES,
-    METRICS,
-    AuditOptions,
-    EngineOptions,
-    InputError,
-    Run,
-    SelectOptions,
-    TrainingConfig,
-    TrainingOptions,
-)
+from faithmeter import IMPORTANCE_MEASURES, AuditOptions, EngineOptions, InputError, Run, SelectOptions, TrainingOptions
 from faithmeter.attacks.kinds import ATTACKS
 from faithmeter.cli import choices
 from faithmeter.cli import main as cli
@@ -39,11 +29,11 @@ from faithmeter.judges.known_token import PLACES
 from faithmeter.judges.selection import RATIONALES
 from faithmeter.measuring.curves import TARGETS
 from faithmeter.measuring.retraining import PROTOCOLS, STEP_KINDS
+from faithmeter.performance import METRICS
+from faithmeter.reports.formats import FORMATS
 from faithmeter.studies.check import FORMS
-from faithmeter.studies.compare import WAYS
-from faithmeter.studies.report import FORMATS
 from faithmeter.studies.suite.suite import ENGINES
-from faithmeter.training.config import OPTIMIZERS, PRECISIONS, ROBUST
+from faithmeter.training.config import OPTIMIZERS, PRECISIONS, ROBUST, WAYS, TrainingConfig
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
 
 QUICK = ("--epochs", "3", "--no-curriculum", "--batch-size", "16")

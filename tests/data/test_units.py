@@ -15,9 +15,9 @@ from faithmeter import InputError
 from faithmeter.data.batch import Batch
 from faithmeter.data.units import UNITS, sentence_starts, with_units
 from faithmeter.explaining.explanation import ExplainOptions, explain_texts
-from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
-from faithmeter.importance.by_units import even_shares, open_units
-from faithmeter.in_distribution import MaSF, fit_calibrated, neighbouring_steps, step_features
+from faithmeter.importance.measure import ImportanceMeasure, even_shares, open_units
+from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
+from faithmeter.in_distribution.masf import MaSF, fit_calibrated, neighbouring_steps, step_features
 from faithmeter.measuring.curves import mask_most_important, masking_walk
 from faithmeter.studies.measure import Stopwatch, _walk_table
 
@@ -274,7 +274,7 @@ def test_who_only_likes_long_units_masks_no_more_than_random_masking_does():
     rows = [planted(np.repeat(np.arange(10), random.permutation(sizes)).tolist()) for _ in range(60)]
     batch = replace(Batch.stacked(rows), rows=torch.arange(60))
     long_first = ImportanceMeasure(
-        "long", "test", True, False, False, lambda c, b, t, s: 1 / even_shares(b, 1.0 * b.maskable)
+        "long", "test", lambda c, b, t, s: 1 / even_shares(b, 1.0 * b.maskable), signed=True, recursive=False
     )
 
     def share(measure):

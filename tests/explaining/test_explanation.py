@@ -3,10 +3,11 @@ import pytest
 import torch
 from conftest import random_classifier
 
-from faithmeter.attacks import attack_texts
+from faithmeter.attacks.search import attack_texts
 from faithmeter.errors import InputError
 from faithmeter.explaining.explanation import ExplainOptions, explain_texts
-from faithmeter.importance import ImportanceMeasure, as_measure
+from faithmeter.importance.measure import ImportanceMeasure
+from faithmeter.importance.table import as_measure
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import bilstm_classifier, small_classifier
 from faithmeter.progress import pausing
@@ -23,7 +24,7 @@ def fixed(values):
         importance[batch.maskable] = torch.tensor([float(values[i % len(values)]) for i in range(count)])
         return importance
 
-    return ImportanceMeasure("fixed", "test", True, False, False, explain)
+    return ImportanceMeasure("fixed", "test", explain, signed=True, recursive=False)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "deberta"])

@@ -6,8 +6,8 @@ from conftest import WORDS
 from importance.reference import TARGETS, alone, example_batch, strong_classifier
 
 from faithmeter.errors import InputError
-from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.ensemble import ensemble
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.models.from_scratch import bilstm_classifier
 
 SHAPES = pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import torch
 from conftest import random_classifier
 from importance.reference import TARGETS, any_classifier, example_batch, strong_classifier
 
-from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.completeness import LARGE_GAP, completeness_gap, relative_gap, zero_baseline_caution
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 
 ADDED_BEFORE_THE_NORM = ("bert", "roberta", "electra", "albert", "gpt2", "roformer", "bilstm-attention")
 NORM_AT_ONCE = ("deberta", "modernbert", "t5", "llama")

@@ -10,8 +10,8 @@ from torch import nn
 from transformers.activations import NewGELUActivation
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.deep_lift import NEAR, _rise, deep_lift
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import small_classifier, word_level_tokenizer
 

@@ -16,9 +16,9 @@ from importance.reference import (
 )  # fmt: skip
 
 from faithmeter.errors import InputError
-from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance import gradient as gradient_module
 from faithmeter.importance.gradient import integrated_gradient
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 
 EVERY_KIND = pytest.mark.parametrize(("pairs", "masked"), [(False, False), (False, True), (True, False), (True, True)])
 

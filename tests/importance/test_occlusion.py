@@ -16,8 +16,8 @@ from importance.reference import (
     strong_classifier,
 )  # fmt: skip
 
-from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.beam import beam
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 
 EVERY_KIND = pytest.mark.parametrize(("pairs", "masked"), [(False, False), (False, True), (True, False), (True, True)])
 

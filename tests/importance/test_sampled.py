@@ -10,8 +10,8 @@ from importance.reference import TARGETS, alone, example_batch, strong_classifie
 
 from faithmeter.data.batch import Batch
 from faithmeter.data.units import with_units
-from faithmeter.importance import IMPORTANCE_MEASURES
 from faithmeter.importance.occlusion import PASSES, even_parts, leave_one_out, leave_one_out_sampled, neighbours
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 
 ONE = torch.ones(1, dtype=torch.long)
 

@@ -8,8 +8,9 @@ from conftest import ARCHITECTURES
 from importance.reference import SHORT, TARGETS, TEXTS, alone, any_classifier, example_batch, strong_classifier
 
 from faithmeter.errors import InputError
-from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure, with_steps
 from faithmeter.importance.gradient import integrated_gradient
+from faithmeter.importance.measure import ImportanceMeasure, with_steps
+from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 
 classifier_of = functools.cache(any_classifier)
 

@@ -7,30 +7,28 @@ from conftest import ARCHITECTURES, random_classifier
 from scipy import stats
 
 from faithmeter.errors import InputError
-from faithmeter.in_distribution import (
-    DatasetTest,
+from faithmeter.in_distribution.masf import (
+    ROWS_NEEDED,
     MaSF,
-    Verdict,
-    dataset_verdict,
-    fisher,
     fit_calibrated,
+    fit_means,
     fit_paper,
+    fit_reference,
     masked_at_random,
-    simes,
     step_features,
-    summary,
 )
-from faithmeter.in_distribution.masf import ROWS_NEEDED, fit_means, fit_reference
 from faithmeter.in_distribution.p_values import (
     counts,
+    fisher,
     fisher_p_value,
     inverse_roots,
     lower_add_one,
+    simes,
     sorted_columns,
     two_sided,
     two_sided_add_one,
 )
-from faithmeter.in_distribution.verdict import dataset_test
+from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_test, dataset_verdict, summary
 
 LAYERS, CHANNELS = 3, 16
 

@@ -10,7 +10,8 @@ from importance.reference import TARGETS, alone, any_classifier, example_batch, 
 
 from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
-from faithmeter.importance import IMPORTANCE_MEASURES, as_measure, with_steps
+from faithmeter.importance.measure import with_steps
+from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 from faithmeter.judges import adversarial as module
 from faithmeter.judges.adversarial import adversarial, rank_change, top_count, top_k, top_k_sum_change
 from faithmeter.models.from_scratch import small_classifier

@@ -5,11 +5,12 @@ import pytest
 import torch
 from conftest import ARCHITECTURES, random_classifier
 
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges import other_models
 from faithmeter.judges.battery import JUDGES
-from faithmeter.judges.bench import Bench
-from faithmeter.judges.randomisation import blocks, likeness, randomised, rank_correlation, untrained
+from faithmeter.judges.judge import Bench
+from faithmeter.judges.ranking import likeness, rank_correlation
+from faithmeter.models.randomised import blocks, randomised, untrained
 
 
 def weights(classifier):

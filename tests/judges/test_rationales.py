@@ -9,7 +9,7 @@ from faithmeter import InputError
 from faithmeter.data.splits import DataSpec, as_text, load_splits
 from faithmeter.data.tables import read_rows
 from faithmeter.data.tasks import TASKS
-from faithmeter.judges.ground_truth import ground_truth
+from faithmeter.judges.ranking import ground_truth
 from faithmeter.judges.rationales import (
     TASK_MARKS,
     Marks,

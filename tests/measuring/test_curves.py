@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 from faithmeter.data.batch import Batch
-from faithmeter.importance import ImportanceMeasure
+from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.measuring.curves import (
     Curve,
     area_between_curves,
@@ -110,7 +110,7 @@ def test_every_step_masks_its_whole_share_and_keeps_what_was_masked(lengths, see
     rows = batch(maskable.tolist())
     generator = torch.Generator().manual_seed(seed)
     measure = ImportanceMeasure(
-        "any", "test", True, True, False, lambda c, b, t, s: torch.randn(b.maskable.shape, generator=generator)
+        "any", "test", lambda c, b, t, s: torch.randn(b.maskable.shape, generator=generator), signed=True
     )
     walked = list(masking_walk(None, rows, measure, None, seed=0))
     assert len(walked) == 11
@@ -130,13 +130,13 @@ def test_a_recursive_measure_is_asked_before_every_step_but_the_last(recursive, 
         seen.append(rows.masked.sum().item())
         return torch.arange(20.0).expand(1, -1)
 
-    measure = ImportanceMeasure("counting", "test", True, recursive, False, explain)
+    measure = ImportanceMeasure("counting", "test", explain, signed=True, recursive=recursive)
     list(masking_walk(None, batch([[True] * 20]), measure, None, seed=0))
     assert seen == [2 * step for step in range(calls)]  # 0, 2, 4 … tokens were masked when it was asked
 
 
 def test_a_row_walks_alike_alone_and_in_a_batch():
-    from faithmeter.importance import IMPORTANCE_MEASURES
+    from faithmeter.importance.table import IMPORTANCE_MEASURES
 
     classifier = random_classifier("bert")
     encoded = classifier.encode(["The film was great", "It was not bad at all, the story was very good!"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithmeter.data.batch import Encoded
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.measuring.curves import mask_most_important
 from faithmeter.measuring.retraining import (
     Node,

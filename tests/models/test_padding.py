@@ -14,7 +14,7 @@ from conftest import (
 
 from faithmeter import DataSpec, TrainingOptions, train
 from faithmeter.errors import InputError
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.heads import END, where_read
 from faithmeter.progress import Silent

@@ -7,8 +7,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from faithmeter.judges.drift import Points
 from faithmeter.reports.audit import audit_sections
-from faithmeter.reports.drift import SHOWN, Points, flattened
+from faithmeter.reports.drift import SHOWN, flattened
 from faithmeter.reports.figures import INK, inline_svg
 from faithmeter.runs.results import Result
 

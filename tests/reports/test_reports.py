@@ -16,7 +16,7 @@ from scipy import stats
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measure, report, train
 from faithmeter.explaining.explanation import ExplainOptions, explain_text
 from faithmeter.files import write_jsonl
-from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
+from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 from faithmeter.reports import card, figures, words
 from faithmeter.reports.card import model_card
 from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown

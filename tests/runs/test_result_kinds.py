@@ -5,8 +5,7 @@ import pytest
 
 from faithmeter.judges.battery import JUDGES
 from faithmeter.performance import METRICS
-from faithmeter.runs.kinds import METRIC_BOUNDS, Pooling, bounds_of, kind_of, within_bounds
-from faithmeter.runs.results import Result, find, rows_of
+from faithmeter.runs.results import METRIC_BOUNDS, Pooling, Result, bounds_of, find, kind_of, rows_of, within_bounds
 from faithmeter.studies.faithfulness_rows import _pooled
 
 

@@ -8,8 +8,9 @@ import pyarrow.parquet
 import pytest
 from conftest import sentiment_rows
 
-from faithmeter import DataSpec, InputError, Run, TrainingOptions, attack, attack_texts, train
+from faithmeter import DataSpec, InputError, Run, TrainingOptions, attack, train
 from faithmeter import report as write_report
+from faithmeter.attacks.search import attack_texts
 from faithmeter.reports.attack import attack_sections
 from faithmeter.runs.results import find, rows_of
 from faithmeter.studies import attack as attacking

@@ -24,7 +24,7 @@ from faithmeter import (
     train,
 )
 from faithmeter import report as write_report
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges import battery
 from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.fidelity import fidelity

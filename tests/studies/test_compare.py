@@ -9,9 +9,10 @@ from faithmeter import AuditOptions, DataSpec, InputError, MeasureOptions, Run, 
 from faithmeter.reports.comparison import Way, ways_in_words, ways_section
 from faithmeter.reports.words import CHECKED_TEXTS
 from faithmeter.runs.results import Result
-from faithmeter.studies.compare import WAYS, compare, way_of
+from faithmeter.studies.compare import compare
 from faithmeter.studies.report import compared
 from faithmeter.training import curriculum
+from faithmeter.training.config import WAYS, way_of
 
 
 def test_a_way_is_a_name_of_the_table_or_is_spelt():

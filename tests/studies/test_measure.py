@@ -14,15 +14,14 @@ from safetensors.torch import load_file
 
 from faithmeter import DataSpec, ExplainOptions, InputError, Run, TrainingOptions, train
 from faithmeter.files import write_json, write_jsonl
-from faithmeter.importance import as_measure
+from faithmeter.importance.table import as_measure
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Silent
 from faithmeter.reports import words
 from faithmeter.reports.words import trusted
 from faithmeter.runs import settings
 from faithmeter.runs.estimates import duration, estimated_seconds
-from faithmeter.runs.kinds import VALIDATION_TEXTS
-from faithmeter.runs.results import Result, find, most_faithful
+from faithmeter.runs.results import VALIDATION_TEXTS, Result, find, most_faithful
 from faithmeter.runs.run import chosen_device
 from faithmeter.studies import check as checking
 from faithmeter.studies import faithfulness_rows as summarising

@@ -14,12 +14,12 @@ from conftest import sentiment_rows
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, report, train
 from faithmeter.files import only_one, wait_until_nobody_is_at_work
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.measuring.retraining import Node, explain_split, mask_split
 from faithmeter.progress import Silent
 from faithmeter.studies.roar.experiment import RoarRun, load_masks
 from faithmeter.studies.roar.roar import RoarOptions, _fresh, _prepared, _seed, go_on, roar
-from faithmeter.training import fine_tune
+from faithmeter.training.loop import fine_tune
 
 OPTIONS = RoarOptions(measures=("x-grad-abs",), seeds=(0, 1))
 TRAINING = TrainingOptions(epochs=3, learning_rate=0.02, batch_size=8)

@@ -18,13 +18,13 @@ from faithmeter import (
     attack,
     audit,
     check,
-    load_splits,
     measure,
     report,
     select,
     train,
     transfer,
 )
+from faithmeter.data.splits import load_splits
 from faithmeter.files import write_bytes
 from faithmeter.progress import Silent
 from faithmeter.reports.transfer import transfer_sections

@@ -10,10 +10,10 @@ from faithmeter.errors import InputError
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.from_scratch import small_classifier
 from faithmeter.progress import Silent
-from faithmeter.training import TrainingConfig, fine_tune
 from faithmeter.training.checkpoint import load_weights
+from faithmeter.training.config import TrainingConfig
 from faithmeter.training.curriculum import mini_batches
-from faithmeter.training.loop import _parameter_groups, learning_rate_factor
+from faithmeter.training.loop import _parameter_groups, fine_tune, learning_rate_factor
 from faithmeter.training.robust import weighted_losses
 
 CONFIG = TrainingConfig(epochs=4, learning_rate=2e-3, batch_size=8, validation="both", seed=3)

@@ -13,7 +13,7 @@ from faithmeter.errors import InputError
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import bilstm_classifier, word_level_tokenizer
 from faithmeter.models.temporary import evaluating
-from faithmeter.training import TrainingConfig
+from faithmeter.training.config import TrainingConfig
 from faithmeter.training.robust import guided_loss, input_gradient_loss, virtual_adversarial_loss, weighted_losses
 
 TEXTS = ["the film was great", "not a very good story , it was awful", "bad plot"]

@@ -14,10 +14,10 @@ from conftest import sentiment_rows
 from faithmeter import DataSpec, MeasureOptions, Run, TrainingOptions, check, measure, train
 from faithmeter.errors import InputError
 from faithmeter.files import write_jsonl
-from faithmeter.progress import breathe
-from faithmeter.web import desk as desk_module
+from faithmeter.progress import yield_to_cancellation
+from faithmeter.web import job_queue as queue_module
 from faithmeter.web.app import create_app
-from faithmeter.web.desk import Desk, Turns
+from faithmeter.web.job_queue import JobQueue, Turns
 
 
 class Server:
@@ -274,7 +274,7 @@ def test_who_stalls_or_leaves_in_the_middle_of_a_question_does_not_hold_up_other
     assert not caplog.records  # leaving is no failure of the server
 
 
-# ---------------------------------------------------------------------------------------------------- the desk
+# -------------------------------------------------------------------------------------- the queue of explanations
 
 
 def test_turns_are_taken_in_the_order_in_which_they_were_asked_for():
@@ -291,34 +291,34 @@ def test_turns_are_taken_in_the_order_in_which_they_were_asked_for():
     assert order == [0, 1, 2, 3, 4]
 
 
-def breathing_for_ever():
+def working_for_ever():
     while True:
-        breathe()
+        yield_to_cancellation()
         time.sleep(0.001)
 
 
 def test_work_that_nobody_asks_after_ends_and_old_answers_are_forgotten(monkeypatch):
-    monkeypatch.setattr(desk_module, "PATIENCE_SECONDS", 0.1)
-    desk = Desk()
-    job = desk.submit(breathing_for_ever)
+    monkeypatch.setattr(queue_module, "PATIENCE_SECONDS", 0.1)
+    job_queue = JobQueue()
+    job = job_queue.submit(working_for_ever)
     wait_for(lambda: job.state == "cancelled", 10)
-    monkeypatch.setattr(desk_module, "KEPT_SECONDS", 0.0)
-    done = desk.submit(lambda: 1)
+    monkeypatch.setattr(queue_module, "KEPT_SECONDS", 0.0)
+    done = job_queue.submit(lambda: 1)
     wait_for(lambda: done.state == "done", 10)
-    desk.submit(lambda: 2)
-    assert desk.find(job.number) is None
+    job_queue.submit(lambda: 2)
+    assert job_queue.find(job.number) is None
 
 
-def test_a_desk_that_is_full_says_so_and_a_failure_stays_with_its_own_work(monkeypatch):
-    monkeypatch.setattr(desk_module, "AT_MOST", 1)
-    desk = Desk()
-    job = desk.submit(breathing_for_ever)
+def test_a_queue_that_is_full_says_so_and_a_failure_stays_with_its_own_work(monkeypatch):
+    monkeypatch.setattr(queue_module, "AT_MOST", 1)
+    job_queue = JobQueue()
+    job = job_queue.submit(working_for_ever)
     with pytest.raises(InputError, match="Try again in a moment"):
-        desk.submit(lambda: 1)
-    desk.cancel(job.number)
+        job_queue.submit(lambda: 1)
+    job_queue.cancel(job.number)
     wait_for(lambda: job.state == "cancelled", 10)
-    failed = desk.submit(lambda: 1 / 0)
+    failed = job_queue.submit(lambda: 1 / 0)
     wait_for(lambda: failed.state == "failed", 10)
     assert failed.problem == "ZeroDivisionError: the explanation could not be computed."
-    fine = desk.submit(lambda: 3)
+    fine = job_queue.submit(lambda: 3)
     wait_for(lambda: fine.answer == 3, 10)

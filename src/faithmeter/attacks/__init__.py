@@ -1,6 +1,1 @@
-"""Text attacks: words and characters of a text changed, by importance and within a budget, until the answer changes."""
-
-from faithmeter.attacks.kinds import ATTACKS, DEFAULT_KINDS
-from faithmeter.attacks.search import BUDGET, Attack, attack_texts, check_settings
-
-__all__ = ["ATTACKS", "BUDGET", "DEFAULT_KINDS", "Attack", "attack_texts", "check_settings"]
+"""Text attacks: words and characters changed, by importance and within a budget, until the answer changes."""

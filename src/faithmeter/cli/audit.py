@@ -22,7 +22,7 @@ def audit(
     measures: Annotated[
         str | None,
         typer.Option(
-            help=f"{MEASURES}  [default: all but beam, search, {', '.join(names_in('importance.ON_REQUEST'))}]"
+            help=f"{MEASURES}  [default: all but beam, search, {', '.join(names_in('importance.table.ON_REQUEST'))}]"
         ),
     ] = None,
     rows: Annotated[

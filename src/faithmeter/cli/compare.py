@@ -17,7 +17,7 @@ def compare(
     ways: Annotated[
         str | None,
         typer.Option(
-            help=f"{several('studies.compare.WAYS')}; or composed, as in masked+vat. The loss of explanation-guided, "
+            help=f"{several('training.config.WAYS')}; or composed, as in masked+vat. The loss of explanation-guided, "
             "as it is, flattens attention.  [default: all of these]"
         ),
     ] = None,
@@ -48,7 +48,7 @@ def compare(
     from faithmeter.studies.audit import AuditOptions
     from faithmeter.studies.measure import MeasureOptions
     from faithmeter.studies.report import compared
-    from faithmeter.studies.train import TrainingOptions
+    from faithmeter.training.config import WAYS, TrainingOptions
 
     options = TrainingOptions(epochs=epochs, learning_rate=learning_rate, batch_size=batch_size)
     chosen = names(measures) if measures is not None else study.MEASURES
@@ -63,7 +63,7 @@ def compare(
         folder,
         data,
         model,
-        names(ways) if ways is not None else tuple(study.WAYS),
+        names(ways) if ways is not None else tuple(WAYS),
         numbers(seeds),
         options,
         measured,

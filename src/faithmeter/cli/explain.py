@@ -24,7 +24,9 @@ def explain(
     ] = None,
     measure: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(names_in('importance.IMPORTANCE_MEASURES'))}.  [default: the most faithful]"),
+        typer.Option(
+            help=f"{', '.join(names_in('importance.table.IMPORTANCE_MEASURES'))}.  [default: the most faithful]"
+        ),
     ] = None,
     budget: Annotated[
         float | None,

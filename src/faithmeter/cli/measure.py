@@ -25,7 +25,7 @@ def measure(
     data: Data,
     measures: Annotated[
         str | None,
-        typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.ON_REQUEST'))}]"),
+        typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.ON_REQUEST'))}]"),
     ] = None,
     target: Annotated[
         str, typer.Option(help=f"Class whose logit is explained: {either('measuring.curves.TARGETS')}.")

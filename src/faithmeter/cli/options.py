@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DATA, TRAINED = "Data", "A MODEL in place of a RUN"  # panels of the help
 UNBROKEN = "\N{NON-BREAKING HYPHEN}"
-MEASURES = f"Importance measures: {several('importance.IMPORTANCE_MEASURES')}."
+MEASURES = f"Importance measures: {several('importance.table.IMPORTANCE_MEASURES')}."
 
 
 class Command(TyperCommand):

@@ -8,13 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from faithmeter.progress import Terminal
-from faithmeter.runs.results import find, number, rows_of
+from faithmeter.runs.results import Rows, find, number, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from faithmeter.explaining.explanation import Explanation
-    from faithmeter.in_distribution import Verdict
+    from faithmeter.in_distribution.verdict import Verdict
     from faithmeter.reports.formats import Table as ReportTable
     from faithmeter.reports.parts import Section
     from faithmeter.runs.run import Run
@@ -47,7 +47,7 @@ def print_performance(run: "Run") -> None:
     console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.", soft_wrap=True)
 
 
-def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Sequence[dict[str, Any]]") -> None:
+def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Rows") -> None:
     """Print the verdict at every masking ratio, and the whole in words; None where the test allows no verdict.
 
     The run's result rows have the test against unmasked texts, where it stands beside the other.
@@ -78,7 +78,7 @@ def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Sequenc
         console.print(words, soft_wrap=True, markup=False)
 
 
-def print_faithfulness(rows: "Sequence[dict[str, Any]]") -> None:
+def print_faithfulness(rows: "Rows") -> None:
     """Print the measures of one run, or of several pooled, the most faithful first."""
     pooled = any(row["over"] == "seeds" for row in rows)
     table = Table(box=None)

@@ -33,7 +33,8 @@ def quickstart(
     from faithmeter.studies.check import check, in_words
     from faithmeter.studies.measure import MeasureOptions, measure
     from faithmeter.studies.report import report
-    from faithmeter.studies.train import TrainingOptions, train
+    from faithmeter.studies.train import train
+    from faithmeter.training.config import TrainingOptions
 
     if sentiment:
         data, model = DataSpec(task="rotten-tomatoes", seed=data_seed), "minilm"

@@ -15,7 +15,7 @@ def report(
         list[Path], typer.Argument(metavar="RUN...", help="Runs; those that differ in the seed are pooled.")
     ],
     out: Annotated[Path | None, typer.Option(help="Folder for the report.  [default: RUN/report]")] = None,
-    formats: Annotated[str, typer.Option("--format", help=f"{several('studies.report.FORMATS')}.")] = "html",
+    formats: Annotated[str, typer.Option("--format", help=f"{several('reports.formats.FORMATS')}.")] = "html",
     examples: Annotated[bool, typer.Option(help="Explain a few test texts by several measures.")] = True,
 ) -> None:
     """Write a report: which explanation to believe, and why.

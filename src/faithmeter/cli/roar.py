@@ -17,7 +17,8 @@ def roar(
     data: Data,
     model: Annotated[str, typer.Option(help="As for `train`.")] = "bilstm",
     measures: Annotated[
-        str | None, typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('studies.roar.roar.DEAR'))}]")
+        str | None,
+        typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.NOT_RETRAINED'))}]"),
     ] = None,
     protocols: Annotated[
         str,
@@ -59,7 +60,7 @@ def roar(
     from faithmeter.studies.roar import roar as study
     from faithmeter.studies.roar.experiment import RoarRun
     from faithmeter.studies.roar.synthetic import synthetic_roar
-    from faithmeter.studies.train import TrainingOptions
+    from faithmeter.training.config import TrainingOptions
 
     reporter = terminal()
     if synthetic:

@@ -24,7 +24,7 @@ def scale(
     ] = "encoder",
     measures: Annotated[
         str | None,
-        typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.ON_REQUEST'))}]"),
+        typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.ON_REQUEST'))}]"),
     ] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Measure on so many test rows.  [default: all]")] = None,
     beam_rows: Annotated[
@@ -44,7 +44,7 @@ def scale(
     load_libraries()
     from faithmeter.studies import scale as study
     from faithmeter.studies.measure import MeasureOptions
-    from faithmeter.studies.train import TrainingOptions
+    from faithmeter.training.config import TrainingOptions
 
     options = TrainingOptions(epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, seed=seed)
     chosen = None if measures is None else names(measures)

@@ -124,9 +124,10 @@ def train(
     given = locals()
     load_libraries()
     from faithmeter.studies import train as study
+    from faithmeter.training.config import TrainingOptions
 
     reporter = terminal()
-    options = {field.name: given[field.name] for field in fields(study.TrainingOptions)}
+    options = {field.name: given[field.name] for field in fields(TrainingOptions)}
     if resume:
         said = data is not None or any(value is not None for value in options.values())
         if said:
@@ -135,7 +136,7 @@ def train(
         return
     if robust is not None:
         options["robust"] = names(robust)
-    taught = study.TrainingOptions(**options)
+    taught = TrainingOptions(**options)
     print_performance(
         study.train(run, required(data), model, taught, max_length=max_length, vectors=vectors, reporter=reporter)
     )

@@ -73,7 +73,7 @@ class Batch:
         return self._each(lambda value: value[part])
 
     @classmethod
-    def stacked(cls, batches: Sequence["Batch"]) -> "Batch":
+    def stacked(cls, batches: "Sequence[Batch]") -> "Batch":
         """Return batches of the same width as one."""
         columns: dict[str, Any] = {
             name: torch.cat([getattr(batch, name) for batch in batches])

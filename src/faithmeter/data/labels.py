@@ -1,11 +1,16 @@
 """Labels as people write them: one class in several spellings is made one, or told and refused."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from faithmeter.data.tables import Row
 from faithmeter.errors import InputError
+
+if TYPE_CHECKING:
+    from faithmeter.data.tables import Row
 
 LISTED = 50  # labels that a message names, the most frequent first
 
@@ -63,3 +68,8 @@ def numbers_first(name: str) -> tuple[int, float, str]:
     except ValueError:
         number = math.nan
     return (0, number, name) if math.isfinite(number) else (1, 0.0, name)
+
+
+def nameless(classes: Sequence[str]) -> bool:
+    """Whether a model's classes have the names that transformers gives where nobody named them."""
+    return all(name == f"LABEL_{number}" for number, name in enumerate(classes))

@@ -13,7 +13,7 @@ from typing import Any
 import datasets
 import numpy as np
 
-from faithmeter.data.labels import clean_labels, numbers_first, require_clear_labels
+from faithmeter.data.labels import clean_labels, nameless, numbers_first, require_clear_labels
 from faithmeter.data.tables import SUFFIXES, Row, holds_bytes, read_rows
 from faithmeter.data.tasks import Task, find_task
 from faithmeter.errors import InputError, first_line, nearest
@@ -47,6 +47,15 @@ class DataSpec:
     validation_rows: int | None = None
     test_rows: int | None = None
     seed: int = 0
+
+    def absolute(self) -> "DataSpec":
+        """Return the same data by absolute paths, so that later commands find it from anywhere."""
+        paths: dict[str, Any] = {
+            name: str(Path(value).resolve())
+            for name in ("data", "validation_data", "test_data", "data_dir")
+            if (value := getattr(self, name)) is not None
+        }
+        return dataclasses.replace(self, **paths)
 
     def resolved(self) -> Task:
         """Return the task that this stands for."""
@@ -380,11 +389,6 @@ def match_labels(labels: Sequence[str], classes: Sequence[str]) -> tuple[int, ..
     if "0" in labels and all(label.isdigit() and int(label) < len(classes) for label in labels):
         return tuple(map(int, labels))
     return tuple(range(len(labels))) if nameless(classes) and len(labels) == len(classes) else None
-
-
-def nameless(classes: Sequence[str]) -> bool:
-    """Whether a model's classes have the names that transformers gives where nobody named them."""
-    return all(name == f"LABEL_{number}" for number, name in enumerate(classes))
 
 
 # ------------------------------------------------------------------------------------------- missing splits

@@ -12,9 +12,10 @@ from faithmeter.data.batch import TEXT, Batch, Texts, listed
 from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, require_units, with_units
 from faithmeter.errors import InputError, nearest
 from faithmeter.explaining.heat_map import heat_map, visible
-from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
-from faithmeter.importance.by_units import Explain
-from faithmeter.in_distribution import MaSF, simes
+from faithmeter.importance.measure import Explain, ImportanceMeasure
+from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
+from faithmeter.in_distribution.masf import MaSF
+from faithmeter.in_distribution.p_values import simes
 from faithmeter.measuring.curves import Floats, area_between_curves, masking_walk
 from faithmeter.models.classifier import Classifier
 

@@ -4,17 +4,22 @@ A transformer has an attention for each layer, head and query; BiLSTM-attention 
 tokens of a text, before those that cannot be masked are set to 0.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from faithmeter.data.batch import Batch
-from faithmeter.importance.at_embeddings import of_the_text
-from faithmeter.models.classifier import Classifier
+from faithmeter.importance.measure import of_the_text
 from faithmeter.models.heads import attention_of_what_is_read
 from faithmeter.models.temporary import frozen
+
+if TYPE_CHECKING:
+    from faithmeter.models.classifier import Classifier
 
 # from the (rows, heads, queries, tokens) attentions of all layers, and the batch they are of
 Reduce = Callable[[Sequence[Tensor], Batch], Tensor]
@@ -130,7 +135,7 @@ def _packed(
         for rows in classifier.packed(batch.attention_mask.sum(dim=1)):
             part = batch.take(rows)
             length = part.input_ids.shape[1]
-            said, found = classifier.room.through(part, explain_part, rows, embeddings[rows, :length])
+            said, found = classifier.memory.through(part, explain_part, rows, embeddings[rows, :length])
             logits[rows] = said if twice else said.detach()
             importance[rows, :length] = (found if twice else found.detach()).float()
     return logits, importance.masked_fill(~batch.maskable, 0.0)

@@ -1,15 +1,19 @@
 """Importance from a beam search for the order of masking that lowers the target's logit soonest."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.data.batch import Batch
-from faithmeter.importance.by_units import Floats, TextUnits, open_units
-from faithmeter.masking import Mask
-from faithmeter.models.classifier import Classifier
+from faithmeter.importance.measure import along, drops_at, open_units
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
+    from faithmeter.masking import Mask
+    from faithmeter.models.classifier import Classifier
 
 WIDTH = 10
 
@@ -36,34 +40,6 @@ def beam(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int, *, w
             searches[row].keep(drops)
     importance = np.stack([along(one, search.best_order()) for one, search in zip(units, searches, strict=True)])
     return torch.from_numpy(importance).to(home)
-
-
-def drops_at(
-    classifier: Classifier,
-    batch: Batch,
-    targets: Tensor,
-    original: Tensor,
-    units: Sequence[TextUnits],
-    asked: Mapping[int, Mask],
-) -> dict[int, Floats]:
-    """Return the drop of the logit at every set of units that the search of a row asks for, in packed passes for all.
-
-    `original` are the logits that nothing more is masked in.
-    """
-    counts = [len(sets) for sets in asked.values()]
-    every = np.concatenate([units[row].tokens_of(sets) for row, sets in asked.items()])
-    rows = torch.tensor(list(asked)).repeat_interleave(torch.tensor(counts)).to(targets.device)
-    masked = torch.from_numpy(every).to(targets.device) | batch.masked[rows]
-    logits = classifier.logits_of_masks(batch, rows, masked)
-    found = (original[rows] - logits.gather(1, targets[rows, None]).squeeze(1)).cpu().numpy()
-    return dict(zip(asked, np.split(found, np.cumsum(counts)[:-1]), strict=True))
-
-
-def along(units: TextUnits, order: Sequence[int]) -> Floats:
-    """Return n … 1 along an order of units, at their tokens."""
-    values = np.zeros(units.count)
-    values[list(order)] = np.arange(len(order), 0, -1)
-    return units.spread(values).astype(np.float32)
 
 
 class _Search:

@@ -1,12 +1,18 @@
 """Importance by chance: what every other measure must beat."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from faithmeter.data.batch import Batch
-from faithmeter.importance.by_units import units_in
+from faithmeter.importance.measure import units_in
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.models.classifier import Classifier
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
+    from faithmeter.models.classifier import Classifier
 
 
 def random_importance(_classifier: Classifier, batch: Batch, _targets: Tensor, seed: int) -> Tensor:

@@ -6,16 +6,21 @@ an embedding is: its gradient is at right angles to it, so that input times grad
 and all change happens in a jump at zero, which no number of steps finds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from faithmeter.data.batch import Batch
 from faithmeter.importance.gradient import STEPS, baseline_embedding, integrated_gradient
-from faithmeter.models.classifier import Classifier
 from faithmeter.models.temporary import evaluating
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
+    from faithmeter.models.classifier import Classifier
 
 FROM_ZERO = ("x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "deep-lift", "ensemble-top3", "ensemble-all")
 TEXTS = 4  # on which the gap is measured: 60 passes each

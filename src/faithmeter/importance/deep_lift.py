@@ -11,21 +11,25 @@ Own code, because captum replaces the gradients of modules only: it does not see
 function, and its result cannot be differentiated once more.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from faithmeter.data.batch import Batch
-from faithmeter.importance.at_embeddings import of_the_text
-from faithmeter.models.classifier import Classifier
+from faithmeter.importance.measure import of_the_text
 from faithmeter.models.temporary import explaining, twice_differentiable
-from faithmeter.progress import breathe
+from faithmeter.progress import yield_to_cancellation
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
+    from faithmeter.models.classifier import Classifier
 
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS = {
@@ -52,14 +56,14 @@ def deep_lift_at(classifier: Classifier, batch: Batch, embeddings: Tensor, targe
             length = part.input_ids.shape[1]
             point = embeddings[rows, :length]
             look = partial(_multipliers, classifier)
-            logits[rows], multipliers = classifier.room.through(part, look, point, targets[rows])
+            logits[rows], multipliers = classifier.memory.through(part, look, point, targets[rows])
             importance[rows, :length] = (point * multipliers).sum(dim=-1).float()
     return logits, importance.masked_fill(~batch.maskable, 0.0)
 
 
 def _multipliers(classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits, and what a backward pass by the Rescale rule gives at the embeddings."""
-    breathe()
+    yield_to_cancellation()
     twice = embeddings.requires_grad
     rescale = _Rescale(twice)
     with _activations_as_a_whole(classifier.model, rescale):

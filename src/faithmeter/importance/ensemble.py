@@ -3,14 +3,20 @@
 Oxford thesis (2022), Sec. 3.4.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from faithmeter.data.batch import Batch
-from faithmeter.importance.by_units import Explain, even_shares
-from faithmeter.models.classifier import Classifier
+from faithmeter.importance.measure import even_shares
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
+    from faithmeter.importance.measure import Explain
+    from faithmeter.models.classifier import Classifier
 
 NOTHING = 1e-4  # what rounding makes of a zero: gradient times input, where a norm follows the embeddings
 

@@ -3,18 +3,23 @@
 g_t = d logit / d e_t, where e_t is what the word-embedding lookup gives for token t of the masked input.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
-from faithmeter.importance.at_embeddings import of_the_text
-from faithmeter.models.classifier import Classifier
+from faithmeter.importance.measure import of_the_text
 from faithmeter.models.fast.fused_linear import fused_linears
 from faithmeter.models.temporary import explaining
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
+    from faithmeter.models.classifier import Classifier
 
 # one tile of tokens × vocabulary stays in the processor's cache between the product and the sum
 TILE_TOKENS, TILE_VOCABULARY = 256, 1024

@@ -1,15 +1,21 @@
 """Importance from masking one token, or one unit, at a time and predicting again."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.data.batch import Batch
-from faithmeter.importance.by_units import Floats, open_units
+from faithmeter.importance.measure import open_units
 from faithmeter.masking import Mask, Purpose, random_stream
-from faithmeter.models.classifier import Classifier
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
+    from faithmeter.importance.measure import Floats
+    from faithmeter.models.classifier import Classifier
 
 PASSES = 64  # of a sampled leave-one-out, the text itself among them
 

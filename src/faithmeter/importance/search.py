@@ -5,19 +5,22 @@ Optimisers of that kind look for one point in a box; here an order is wanted, a 
 counts, so no library does it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from scipy import linalg
 from torch import Tensor
 
-from faithmeter.data.batch import Batch
-from faithmeter.importance.beam import along, drops_at
-from faithmeter.importance.by_units import open_units
-from faithmeter.masking import Mask
-from faithmeter.models.classifier import Classifier
+from faithmeter.importance.measure import along, drops_at, open_units
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
+    from faithmeter.masking import Mask
+    from faithmeter.models.classifier import Classifier
 
 EXACT = 6  # of so few tokens every set is evaluated: they are hardly more than those that a beam meets
 WINDOW = 3  # neighbours in the order that are put in their best order; swaps of two gain nothing after a greedy choice
@@ -91,7 +94,7 @@ def guided_order(n: int) -> Asking:
     return order
 
 
-def _guided(known: "Known") -> Generator[list[int], Floats, None]:
+def _guided(known: Known) -> Generator[list[int], Floats, None]:
     """Evaluate the sets on the best order by the guess, which then knows better, until it brings up nothing better."""
     n = known.n
     # a token matters as much as masking it does in the whole text and in the masked one

@@ -5,19 +5,23 @@ not masked yet. Own code, because the packages explain one text at a time, in pa
 the maskings of all texts are packed together. The fits take a thousandth of the time of the passes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from itertools import product
 from math import comb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.data.batch import Batch
-from faithmeter.importance.by_units import open_units
+from faithmeter.importance.measure import open_units
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.models.classifier import Classifier
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
+    from faithmeter.models.classifier import Classifier
 
 SAMPLES = 200
 KERNEL_WIDTH = 25  # of LIME's weights, for cosine distances in per cent, and its ridge: those of the package

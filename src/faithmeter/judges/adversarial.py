@@ -22,11 +22,9 @@ from torch import Tensor
 
 from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
-from faithmeter.importance import ImportanceMeasure, with_steps
-from faithmeter.importance.at_embeddings import ExplainAt
-from faithmeter.judges import Columns
-from faithmeter.judges.bench import Bench
-from faithmeter.judges.judge import By, Judge, SectionData, ShownColumn
+from faithmeter.importance.measure import ExplainAt, ImportanceMeasure, with_steps
+from faithmeter.judges.judge import Bench, By, Judge, SectionData, ShownColumn
+from faithmeter.judges.ranking import Columns
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from faithmeter.judges import Array
+from faithmeter.judges.ranking import Array
 from faithmeter.masking import Purpose, random_stream
 
 FEWEST = 4  # measures that must be ranked for a correlation to mean anything

@@ -14,6 +14,7 @@ most what the cosine distance says: its square is at most twice that. Written by
 scikit-learn's would have to be told to keep its signs.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +24,15 @@ from torch import Tensor
 
 from faithmeter.data.batch import Batch, Encoded
 from faithmeter.files import require_whole, write_bytes
-from faithmeter.importance import ImportanceMeasure
+from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.in_distribution.masf import MaSF
-from faithmeter.judges import Columns
-from faithmeter.judges.bench import Bench
-from faithmeter.judges.judge import By, Judge, Need, SectionData, ShownColumn
+from faithmeter.judges.judge import Bench, By, Judge, Need, SectionData, ShownColumn
 from faithmeter.judges.maskings import representations
-from faithmeter.judges.ranking import ranks
+from faithmeter.judges.ranking import Array, Columns, ranks
 from faithmeter.masking import STEPS, Mask, Purpose, masked_count, random_count_mask, random_stream
 from faithmeter.models.classifier import Classifier
+
+SHARES = tuple(f"{share} %" for share in range(0, 101, 10))  # details of the rows: how much is masked
 
 DATA_ROWS = 1000  # original texts that stand for the data
 COMPONENTS = 10  # kept of each masked text: two to draw, the others for a map that bends (UMAP)
@@ -184,3 +185,18 @@ DRIFT = Judge(
     shares_explanations=True,
     curves=True,
 )
+
+
+@dataclass(frozen=True)
+class Points:
+    """Places of masked texts, by who masked them: (texts, steps, components), along the principal components.
+
+    `outside` is 1 where a text is out-of-distribution (empty where nobody knows), `classes` the class that the model
+    gives each whole text, by number, `labels` their names, `shares` the part of the variance along each component.
+    """
+
+    places: Mapping[str, Array]
+    outside: Mapping[str, Array]
+    classes: Array
+    labels: Sequence[str]
+    shares: Array

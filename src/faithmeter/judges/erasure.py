@@ -14,13 +14,11 @@ from torch import Tensor
 
 from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
-from faithmeter.importance import ImportanceMeasure
+from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.in_distribution.masf import MaSF
-from faithmeter.judges import Columns
-from faithmeter.judges.bench import Bench
-from faithmeter.judges.judge import By, Judge, SectionData, ShownColumn
+from faithmeter.judges.judge import Bench, By, Judge, SectionData, ShownColumn
 from faithmeter.judges.maskings import answers
-from faithmeter.judges.ranking import ranks
+from faithmeter.judges.ranking import Columns, ranks
 from faithmeter.models.classifier import Classifier
 
 RATIOS = (0.05, 0.10, 0.20, 0.50)

@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from faithmeter.data.batch import Batch
-from faithmeter.importance import ImportanceMeasure
+from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.in_distribution.masf import MaSF
-from faithmeter.judges import Columns
-from faithmeter.judges.bench import Bench
-from faithmeter.judges.judge import By, Judge, Need, Remark, SectionData, ShownColumn
+from faithmeter.judges.judge import Bench, By, Judge, Need, Remark, SectionData, ShownColumn
 from faithmeter.judges.maskings import answers
-from faithmeter.judges.ranking import ranks
+from faithmeter.judges.ranking import Columns, ranks
 from faithmeter.models.classifier import Classifier
 
 AT_ONCE = 8  # tokens further that every text is looked at together: most flip early, and what lies behind is not needed

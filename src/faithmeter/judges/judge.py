@@ -1,13 +1,77 @@
-"""What a judge's row says: what it does, what it needs, and its section of a report, in words and data."""
+"""What every judge is made of: the bench it works on, and the row that says what it does, needs and shows.
+
+A judge gives one number or several for every explanation: named columns, one value per text, nan where a text cannot be
+judged.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import TYPE_CHECKING
 
-from faithmeter.data.batch import Batch
-from faithmeter.importance import ImportanceMeasure
-from faithmeter.judges import Columns
-from faithmeter.judges.bench import Bench
+import torch
+from torch import Tensor
+
+from faithmeter.judges.ranking import ground_truth
+from faithmeter.judges.rationales import in_batch
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch, Encoded
+    from faithmeter.importance.measure import ImportanceMeasure
+    from faithmeter.in_distribution.masf import MaSF
+    from faithmeter.judges.drift import Space  # whose row needs the bench
+    from faithmeter.judges.ranking import Columns
+    from faithmeter.masking import Mask
+    from faithmeter.models.classifier import Classifier
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a judge works on: a model, texts, and where it is known the (flat) tokens that matter in them.
+
+    `space` is where the original texts lie, for who asks how far a masked one goes; `other` a model trained with
+    another seed. `known` are explanations that one judge has asked for and another may ask for again, `answers` the
+    classes that all of them are about, `fresh` the untrained model of each seed.
+    """
+
+    classifier: Classifier
+    test: Encoded
+    masf: MaSF | None
+    seed: int
+    truth: Mask | None = None
+    adversary_steps: int = 500
+    space: Space | None = None
+    other: Classifier | None = None
+    known: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
+    answers: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+    fresh: dict[int, Classifier] = field(default_factory=dict)
+
+    def predicted(self, batch: Batch) -> Tensor:
+        """Return the class that the model gives each text as it is: the one that is explained."""
+        which = tuple(batch.rows.tolist())
+        if which not in self.answers:
+            self.answers[which] = answers_of(self.classifier, batch)
+        return self.answers[which]
+
+    def explained(self, batch: Batch, measure: ImportanceMeasure) -> Tensor:
+        """Return the importance of each token for the predicted class."""
+        which = measure.name, tuple(batch.rows.tolist())
+        if which not in self.known:
+            self.known[which] = measure.explain(self.classifier, batch, self.predicted(batch), self.seed)
+        return self.known[which]
+
+    def true_tokens(self, batch: Batch) -> Tensor:
+        """Return which tokens of a batch matter, (rows, tokens)."""
+        assert self.truth is not None
+        return in_batch(self.test, self.truth, batch)
+
+
+def answers_of(classifier: Classifier, batch: Batch) -> Tensor:
+    """Return the class that a model gives each text as it is."""
+    rows, here = torch.arange(len(batch), device=classifier.device), batch.to(classifier.device)
+    return classifier.logits_of_masks(here, rows, here.masked).argmax(dim=-1).cpu()
 
 
 class Need(Enum):
@@ -112,3 +176,18 @@ class Judge:
     shares_explanations: bool = False
     scored_by_size: bool = False
     curves: bool = False
+
+
+def few_passes(measure: ImportanceMeasure) -> bool:
+    """Whether a measure explains by a few passes: what takes hundreds would take hours on several models.
+
+    Random importance is of no model, and has nothing to change with it.
+    """
+    return measure.family in ("gradient", "attention") or (
+        measure.family == "occlusion" and not measure.expensive and not measure.on_request
+    )
+
+
+def against_truth(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
+    """Judge a measure by the tokens of its bench that are known to matter."""
+    return ground_truth(bench.explained(batch, measure), batch.maskable, bench.true_tokens(batch))

@@ -12,8 +12,7 @@ import datasets
 
 from faithmeter.data.splits import SPLITS, Splits
 from faithmeter.errors import InputError
-from faithmeter.judges.ground_truth import against_truth
-from faithmeter.judges.judge import By, Judge, Need, Remark, SectionData, ShownColumn
+from faithmeter.judges.judge import By, Judge, Need, Remark, SectionData, ShownColumn, against_truth
 from faithmeter.judges.rationales import rationale_tokens
 from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.models.classifier import Classifier

@@ -1,15 +1,21 @@
 """What a model makes of many maskings of texts, and which of the masked texts are strange to it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from faithmeter.data.batch import Batch
-from faithmeter.in_distribution.masf import LEVEL, MaSF
+from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.masking import STEPS
-from faithmeter.models.classifier import Classifier
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
+    from faithmeter.in_distribution.masf import MaSF
+    from faithmeter.models.classifier import Classifier
 
 MASKINGS_AT_ONCE = 512  # whose features are in memory: 20 MB for MiniLM, 80 MB for RoBERTa-base
 

@@ -7,11 +7,10 @@ with random weights. Only both together count, so the two judges are shown toget
 import numpy as np
 
 from faithmeter.data.batch import Batch
-from faithmeter.importance import ImportanceMeasure
-from faithmeter.judges import Columns
-from faithmeter.judges.bench import Bench, answers_of
-from faithmeter.judges.judge import By, Judge, Need, SectionData, ShownColumn
-from faithmeter.judges.randomisation import likeness, quick, untrained
+from faithmeter.importance.measure import ImportanceMeasure
+from faithmeter.judges.judge import Bench, By, Judge, Need, SectionData, ShownColumn, answers_of, few_passes
+from faithmeter.judges.ranking import Columns, likeness
+from faithmeter.models.randomised import untrained
 
 SAME, EVERY = "same answer", "all texts"  # on which texts two models are compared
 SEED, WEIGHTS = "other-seed", "random-weights"
@@ -67,7 +66,7 @@ _SECTION = SectionData(
 )
 # nobody is ranked by them: the first is said by layer randomisation already, and the second is best for a measure that
 # reads no model at all
-RANDOM_WEIGHTS = Judge(WEIGHTS, 200, _untrained, {}, _SECTION, quick, lambda _, explaining: 2 * explaining)
+RANDOM_WEIGHTS = Judge(WEIGHTS, 200, _untrained, {}, _SECTION, few_passes, lambda _, explaining: 2 * explaining)
 OTHER_SEED = Judge(
-    SEED, 200, _other_seed, {}, _SECTION, quick, lambda _, explaining: 2 * explaining + 1, Need.SECOND_RUN
+    SEED, 200, _other_seed, {}, _SECTION, few_passes, lambda _, explaining: 2 * explaining + 1, Need.SECOND_RUN
 )

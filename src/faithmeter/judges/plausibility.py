@@ -1,7 +1,6 @@
 """Plausibility: does an explanation agree with the words that people marked as the reason?"""
 
-from faithmeter.judges.ground_truth import against_truth
-from faithmeter.judges.judge import By, Judge, Need, SectionData, ShownColumn
+from faithmeter.judges.judge import By, Judge, Need, SectionData, ShownColumn, against_truth
 
 PLAUSIBILITY = Judge(
     "plausibility",

@@ -1,10 +1,9 @@
 """Sparsity: how short is an explanation, that is in how few tokens lies most of its importance?"""
 
 from faithmeter.data.batch import Batch
-from faithmeter.importance import ImportanceMeasure
-from faithmeter.judges import Columns
-from faithmeter.judges.bench import Bench
-from faithmeter.judges.judge import By, Judge, SectionData, ShownColumn
+from faithmeter.importance.measure import ImportanceMeasure
+from faithmeter.judges.judge import Bench, By, Judge, SectionData, ShownColumn
+from faithmeter.judges.ranking import Columns
 from faithmeter.masking import STEPS
 from faithmeter.measuring.curves import held_by_the_most_important
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from faithmeter.data.batch import Batch
-from faithmeter.importance import ImportanceMeasure
+from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.masking import STEPS
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Ints, weighted_performance

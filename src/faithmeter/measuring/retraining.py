@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from faithmeter.data.batch import Encoded
-from faithmeter.importance import ImportanceMeasure
+from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.masking import STEPS, Mask
 from faithmeter.measuring.curves import Floats, held_by_the_most_important
 from faithmeter.models.classifier import Classifier

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import transformers
 
-from faithmeter.data.splits import nameless
+from faithmeter.data.labels import nameless
 from faithmeter.errors import InputError
 from faithmeter.models.bilstm import BiLSTMForSequenceClassification
 from faithmeter.models.sources import cannot_load, model_source

@@ -28,7 +28,7 @@ from faithmeter.models.checkpoint import (
 )
 from faithmeter.models.fast.fused_linear import fused_linears
 from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_read
-from faithmeter.models.memory import Room, finite
+from faithmeter.models.memory import MemoryLimit, finite
 from faithmeter.models.padding import NOTE, padding_matters
 from faithmeter.models.sources import cannot_load, model_source
 from faithmeter.models.special_tokens import give_missing_tokens, require_padding, require_words, stand_in_for_mask
@@ -40,7 +40,7 @@ from faithmeter.models.temporary import (
     heard_for_once,
     twice_differentiable,
 )
-from faithmeter.progress import breathe
+from faithmeter.progress import yield_to_cancellation
 
 MAX_LENGTH = 512
 TOKENS_PER_BATCH = 8192
@@ -88,7 +88,7 @@ class Classifier:
         self.pad_token_id = int(own or 0)
         self.limit = _usable_positions(model.config, tokenizer)  # what the model itself could read
         self.max_length = min(max_length, self.limit)
-        self.tokens_per_batch, self.room = tokens_per_batch, Room()
+        self.tokens_per_batch, self.memory = tokens_per_batch, MemoryLimit()
         self.takes_type_ids = (
             "token_type_ids" in tokenizer.model_input_names
             and "token_type_ids" in inspect.signature(model.forward).parameters
@@ -243,9 +243,9 @@ class Classifier:
 
     def predict_with_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits and features of a batch in eval mode, on the CPU."""
-        breathe()
+        yield_to_cancellation()
         with evaluating(self.model), fused_linears(self.model), torch.inference_mode():
-            logits, features = self.room.through(batch.to(self.device), self.logits_and_features)
+            logits, features = self.memory.through(batch.to(self.device), self.logits_and_features)
         return finite(logits, batch).cpu(), features.cpu()
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class Classifier:
 
     def representations(self, batch: Batch, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
         """Return the (rows, dimensions) that the head reads, and MaSF's features if asked for; eval mode, the CPU."""
-        breathe()
+        yield_to_cancellation()
         batch = batch.to(self.device)
         state = evaluating(self.model) if features else explaining(self.model)  # all positions, or those that are read
 
@@ -272,7 +272,7 @@ class Classifier:
             return tuple(one.cpu() for one in self._apart(part, look))
 
         with state, fused_linears(self.model), torch.inference_mode():
-            heard, _, *found = self.room.through(batch, look_apart)
+            heard, _, *found = self.memory.through(batch, look_apart)
         return heard, found[0].cpu() if found else None
 
     def vocabulary(self) -> Tensor:
@@ -305,7 +305,7 @@ class Classifier:
         Where the embeddings ask for a gradient, both results can be differentiated by them once more (see `explaining`
         for what is best left out of it).
         """
-        breathe()
+        yield_to_cancellation()
         twice = embeddings.requires_grad
 
         def look(part: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
@@ -317,7 +317,7 @@ class Classifier:
                 (gradients,) = torch.autograd.grad(wanted, point, create_graph=twice)
             return logits if twice else logits.detach(), gradients
 
-        logits, gradients = self.room.through(batch, look, embeddings, targets)
+        logits, gradients = self.memory.through(batch, look, embeddings, targets)
         return logits, gradients
 
     def logits_of_masks(self, batch: Batch, rows: Tensor, masked: Tensor) -> Tensor:
@@ -329,10 +329,10 @@ class Classifier:
         lengths = batch.attention_mask.sum(dim=1)[rows]
         with explaining(self.model), fused_linears(self.model), torch.inference_mode():
             for index in self.packed(lengths):
-                breathe()
+                yield_to_cancellation()
                 part = batch.take(rows[index])
                 part = part.with_masked(masked[index, : part.input_ids.shape[1]])
-                (logits[index],) = self.room.through(part, lambda few: (self.logits(few),))
+                (logits[index],) = self.memory.through(part, lambda few: (self.logits(few),))
         return finite(logits, batch, rows)
 
     def predict(
@@ -352,7 +352,7 @@ class Classifier:
         with evaluating(self.model), fused_linears(self.model), torch.inference_mode():
             for number, batch in enumerate(encoded.batches(self.tokens_per_pass)):
                 if number % share[1] == share[0]:
-                    (found,) = self.room.through(batch.to(device), lambda few: (self.logits(few),))
+                    (found,) = self.memory.through(batch.to(device), lambda few: (self.logits(few),))
                     logits[batch.rows.to(device)] = finite(found, batch)
                 if progress is not None:
                     progress(len(batch))

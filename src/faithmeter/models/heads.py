@@ -4,17 +4,22 @@ An encoder such as BERT reads its first token, a decoder its last, since only th
 ours on T5 the mean. Attention as importance is the attention of what is read, so it must know.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
 from torch import Tensor
 from transformers.modeling_layers import GenericForSequenceClassification
 
-from faithmeter.data.batch import Batch
 from faithmeter.models.bilstm import BiLSTMForSequenceClassification
 from faithmeter.models.t5 import T5MeanConfig
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Batch
 
 FIRST, LAST, MEAN, END = "first", "last", "mean", "end"
 # decoders whose classifiers are written out in transformers; the newer ones share one head, which is known by its class

@@ -21,15 +21,15 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_WORDS)
 
 
-class Room:
+class MemoryLimit:
     """How many tokens, with padding, fit in memory at once: any number, until memory has run out.
 
-    `tell` is told once that it did.
+    `warn` is called once when it did.
     """
 
     def __init__(self) -> None:
         self.tokens = math.inf
-        self.tell: Callable[[str], object] = warnings.warn
+        self.warn: Callable[[str], object] = warnings.warn
 
     def through(self, batch: Batch, work: Callable[..., tuple[Tensor, ...]], *more: Tensor) -> tuple[Tensor, ...]:
         """Return what `work` finds in a batch, a line a row: all at once, or in parts where memory does not do.
@@ -58,7 +58,7 @@ class Room:
         told, self.tokens = self.tokens < math.inf, tokens // 2
         free_memory()
         if not told:
-            self.tell(
+            self.warn(
                 f"Memory ran out with {tokens} tokens at once: from here on half as many go through the model at a "
                 "time, and fewer where that does not do. The results are the same, and take longer."
             )

@@ -68,3 +68,8 @@ def cannot_load(name: str, error: Exception) -> str:
         f"There is no model {name!r}: no folder of that name is here, and the hub did not give one "
         f"(offline, or no such name).{nearest(name, KNOWN_MODELS)}"
     )
+
+
+def absolute_model(model: str) -> str:
+    """Return a model folder by its absolute path, any other name as it is."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model

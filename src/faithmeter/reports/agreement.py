@@ -2,11 +2,10 @@
 
 from matplotlib.figure import Figure
 
-from faithmeter.reports.figures import PALETTE, new_figure
+from faithmeter.reports.figures import PALETTE, drawn, new_figure
 from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Section, drawn
-from faithmeter.runs.kinds import AGREEMENT
-from faithmeter.runs.results import Rows, number, rows_of
+from faithmeter.reports.parts import Section
+from faithmeter.runs.results import AGREEMENT, Rows, number, rows_of
 
 FAR_APART, CLOSE = -0.5, 0.5
 

@@ -2,8 +2,7 @@
 
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
-from faithmeter.runs.kinds import ATTACK
-from faithmeter.runs.results import Rows, find, number, rows_of
+from faithmeter.runs.results import ATTACK, Rows, find, number, rows_of
 
 BEFORE, AFTER, SUCCESS, WORDS, UNTRIED, QUERIES = (
     "accuracy before", "accuracy after", "success rate", "share of words changed", "texts with nothing to try",

@@ -8,13 +8,14 @@ from types import MappingProxyType
 from matplotlib.figure import Figure
 
 from faithmeter.judges.battery import JUDGES
+from faithmeter.judges.drift import Points
 from faithmeter.judges.other_models import EVERY, SEED
 from faithmeter.reports.agreement import agreement_sections
-from faithmeter.reports.drift import Points, drift_sections
-from faithmeter.reports.figures import RANDOM, look, new_figure
+from faithmeter.reports.drift import drift_sections
+from faithmeter.reports.figures import RANDOM, drawn, look, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.judged import Judged, forest, measures_by, ranked, table
-from faithmeter.reports.parts import Section, drawn
+from faithmeter.reports.parts import Section
 from faithmeter.runs.results import Rows, find, number, rows_of
 
 

@@ -1,9 +1,10 @@
 """The model card, in the form of model hubs: who pushes the model folder publishes what was measured on it."""
 
+from faithmeter.files import write_bytes
 from faithmeter.reports import words
-from faithmeter.reports.content import ranked_table
-from faithmeter.reports.figures import measures
 from faithmeter.reports.formats import Table, as_markdown, plain
+from faithmeter.reports.ranked import ranked_table
+from faithmeter.runs.results import measures
 from faithmeter.runs.run import Run, RunConfig
 from faithmeter.training.config import OPTIMIZERS
 from faithmeter.training.strategy import STRATEGIES
@@ -63,3 +64,8 @@ def _what_it_is(config: RunConfig) -> str:
         f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}"
         + (f", with {' and '.join(how.robust)} training." if how.robust else ".")
     )
+
+
+def store_card(run: Run) -> None:
+    """Write what is known of the run's model into its folder, as a model card."""
+    write_bytes(run.model_folder / "README.md", model_card(run).encode())

@@ -11,14 +11,14 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
-from faithmeter.in_distribution import LEVEL, smallest_of
-from faithmeter.reports.figures import PALETTE, RANDOM, new_figure
+from faithmeter.in_distribution.masf import LEVEL
+from faithmeter.in_distribution.verdict import smallest_of
+from faithmeter.reports.figures import PALETTE, RANDOM, drawn, new_figure
 from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Section, drawn
+from faithmeter.reports.parts import Section
 from faithmeter.reports.words import checked, recommended, trusted
 from faithmeter.reports.words import names as listed
-from faithmeter.runs.kinds import within_bounds
-from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of
+from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of, within_bounds
 from faithmeter.statistics import student_interval
 
 UNCHECKED, FEW = "not checked", "checked on too few texts"  # in place of whether masks are understood
@@ -178,7 +178,7 @@ def _against(first: Way, way: Way) -> str:
     )
 
 
-def _points(change: "np.ndarray[tuple[int], np.dtype[np.float64]]", metric: str) -> str:
+def _points(change: np.ndarray[tuple[int], np.dtype[np.float64]], metric: str) -> str:
     low, high = within_bounds(student_interval(change), "acu_behind_best", metric) or (None, None)
     sure = "" if low is None or high is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
     return f"{100 * float(change.mean()):+.1f} points{sure}"
@@ -198,7 +198,7 @@ def _ahead(rows: Rows, what: Compared, measure: str) -> float | None:
 
 def _differences(
     first: Way, way: Way, number_of: Callable[[Rows], float | None]
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return way − first for each seed that both were trained with; none where one lacks the number."""
     pairs = [
         [number_of(one.trainings[seed]) for one in (first, way)] for seed in first.trainings if seed in way.trainings

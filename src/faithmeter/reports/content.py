@@ -3,18 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES
+from faithmeter.judges.drift import Points
 from faithmeter.reports import figures, words
 from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.comparison import Way, ways_section
-from faithmeter.reports.drift import Points
+from faithmeter.reports.figures import drawn
 from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Example, Section, drawn
+from faithmeter.reports.parts import Example, Section
+from faithmeter.reports.ranked import ranked_table
 from faithmeter.reports.select import select_sections
 from faithmeter.reports.transfer import transfer_sections
-from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of
+from faithmeter.runs.results import Rows, find, measures, most_faithful, number, rows_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Subject:
     how: str
     metric: str
     rows: Rows
-    histories: Sequence[Rows]
+    histories: Sequence[Sequence[Mapping[str, Any]]]  # of each training, an epoch each
     trainings: Mapping[int, Rows]  # the rows of each seed
     settings: Sequence[tuple[str, str]]
     commands: Sequence[str]
@@ -50,8 +53,8 @@ def sections(subjects: Sequence[Subject]) -> list[Section]:
 
 def _comparison(subjects: Sequence[Subject]) -> Section:
     """Return RACU of every measure, a column a subject (Madsen et al., 2024, Tables 1 and 11)."""
-    every = dict.fromkeys(name for subject in subjects for name in figures.measures(subject.rows))
-    measured = [subject for subject in subjects if figures.measures(subject.rows)]
+    every = dict.fromkeys(name for subject in subjects for name in measures(subject.rows))
+    measured = [subject for subject in subjects if measures(subject.rows)]
     cells = [[name, *(number(find(subject.rows, "racu", name)) for subject in measured)] for name in every]
     best = [f"{subject.title}: {words.verdict(subject.rows)[0]}" for subject in subjects]
     columns = ["measure", *(subject.title for subject in measured)]
@@ -113,7 +116,7 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     warns = words.recommended(rows) is None
     found = [Section("In short", words.verdict(rows), cautions=cautions, verdict=True, warns=warns)]
     found += transfer_sections(rows, prefix)
-    if figures.measures(rows):
+    if measures(rows):
         found += _measured(subject, prefix)
     found += _checked(subject, prefix)
     found += audit_sections(rows, prefix, subject.points)
@@ -154,7 +157,7 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
 
 def _ranking(subject: Subject, prefix: str, best: str | None) -> Section:
     rows = subject.rows
-    over = find(rows, "acu", figures.measures(rows)[0])["over"]
+    over = find(rows, "acu", measures(rows)[0])["over"]
     return Section(
         "What was measured" if best is None else "Which measure is faithful",
         [
@@ -196,7 +199,7 @@ def _falling(subject: Subject, prefix: str) -> Section:
 
 def _price(rows: Rows, prefix: str, best: str | None) -> Section:
     # what does not beat random masking is not worth any price
-    proven = {name for name in figures.measures(rows) if best is not None and words.beats_random(rows, name)}
+    proven = {name for name in measures(rows) if best is not None and words.beats_random(rows, name)}
     front = figures.cheapest_best([row for row in rows if row["measure"] in proven])
     return Section(
         "What it costs",
@@ -238,33 +241,6 @@ def counted(rows: Rows) -> str:
     """Return on what the measures were measured, in words."""
     many = max((row["n"] for row in rows_of(rows, "acu")), default=0)
     return f"{many} {'trainings' if any(row['over'] == 'seeds' for row in rows) else 'texts'}"
-
-
-def ranked_table(rows: Rows, prefix: str = "") -> Table:
-    """Return the measures, the most faithful first, with everything a reader compares them by."""
-    cells, judged = [], words.recommended(rows) is not None
-    order = figures.measures(rows)
-    for name in order if judged else sorted(order, key=lambda name: -find(rows, "acu", name)["value"]):
-        shares = [row["value"] for row in rows_of(rows, "share_out_of_distribution", name)]
-        acu, p_value = find(rows, "acu", name), find(rows, "walk_p_value", name)["value"]
-        cells.append(
-            [
-                name,
-                number(acu, 3),
-                number(find(rows, "racu", name)),
-                *([number(find(rows, "acu_behind_best", name), 3)] if judged else []),
-                f"{find(rows, 'seconds_per_text', name)['value']:.3f}",
-                f"{100 * max(shares):.1f} %" if shares else "not checked",
-                "not checked" if p_value is None else f"{p_value:.3f}",
-                str(acu["n"]),
-            ]
-        )
-    each = "trainings" if any(row["over"] == "seeds" for row in rows) else "texts"
-    price = "seconds a text, whole curve"
-    behind = ("behind the best",) if judged else ()
-    columns = ("measure", "ACU", "RACU", *behind, price, "out-of-distribution", "p-value", each)
-    said = "the one to use, then the others by ACU" if judged else "by ACU; none of them is shown to be of use here"
-    return Table(f"{prefix}faithfulness", f"Importance measures: {said}", columns, cells)
 
 
 def _checked(subject: Subject, prefix: str) -> list[Section]:

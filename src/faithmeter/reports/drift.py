@@ -1,7 +1,6 @@
 """The section of a report on drift: how far masked texts move from where they were, and a map of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,35 +10,20 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from faithmeter.reports.figures import INK, RANDOM, look
+from faithmeter.judges.drift import SHARES, Points
+from faithmeter.reports.figures import INK, RANDOM, drawn, look
 from faithmeter.reports.formats import Table
 from faithmeter.reports.judged import Judged, table
-from faithmeter.reports.parts import Section, drawn
+from faithmeter.reports.parts import Section
 from faithmeter.runs.results import Rows, find, number, rows_of
 
 DRIFT = "audit_drift_"
-SHARES = tuple(f"{share} %" for share in range(0, 101, 10))  # details of the rows: how much is masked
 SHOWN = (0, 2, 4, 6, 8, 10)  # steps on the map: more would hide each other
 TEXTS_SHOWN = 60
 CLASSES_SHOWN = 8
 # from blue over pink to orange: none too dark for a black page or too light for a white one
 COLOURS = LinearSegmentedColormap.from_list("masked", ["#0072B2", "#C9609A", "#E69F00"])
 Array = np.ndarray[Any, np.dtype[np.float64]]
-
-
-@dataclass(frozen=True)
-class Points:
-    """Places of masked texts, by who masked them: (texts, steps, components), along the principal components.
-
-    `outside` is 1 where a text is out-of-distribution (empty where nobody knows), `classes` the class that the model
-    gives each whole text, by number, `labels` their names, `shares` the part of the variance along each component.
-    """
-
-    places: Mapping[str, Array]
-    outside: Mapping[str, Array]
-    classes: Array
-    labels: Sequence[str]
-    shares: Array
 
 
 def drift_sections(judged: Judged) -> list[Section]:

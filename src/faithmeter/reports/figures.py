@@ -2,17 +2,19 @@
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from faithmeter.importance import IMPORTANCE_MEASURES, is_signed
-from faithmeter.runs.results import Rows, find, most_faithful, rows_of
+from faithmeter.importance.table import IMPORTANCE_MEASURES, is_signed
+from faithmeter.reports.parts import Drawn
+from faithmeter.runs.results import Rows, find, measures, rows_of
 
 INK = "#010203"  # stands for the page's own text colour, so that figures follow its dark mode
 # Okabe and Ito's colours, told apart by the colour-blind too; their yellow is too light for lines
@@ -27,12 +29,6 @@ STYLE: dict[Any, Any] = {
     "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
     "axes.facecolor": "none", "pdf.fonttype": 42,
 }  # fmt: skip
-
-
-def measures(rows: Rows) -> list[str]:
-    """Return the measures, the one to use first, then by ACU."""
-    best = most_faithful(rows)
-    return [r["measure"] for r in sorted(rows_of(rows, "acu"), key=lambda r: (r["measure"] != best, -r["value"]))]
 
 
 def look(name: str) -> dict[str, Any]:
@@ -151,7 +147,7 @@ def performance(trainings: Mapping[str, Rows], metric: str) -> Figure:
     return figure
 
 
-def convergence(history: Rows) -> Figure:
+def convergence(history: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw validation performance against the epoch, masked and not (Madsen et al., 2024, Figs. 16 and 17)."""
     figure, (axes,) = new_figure(6.5, 2.6)
     for number, key in enumerate(("validation_unmasked", "validation_masked")):
@@ -248,3 +244,13 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     label = escape(description, quote=True)
     return text.replace("<svg", f'<svg role="img" aria-label="{label}" class="figure"', 1)
+
+
+def drawn(prefix: str, name: str, caption: str, draw: Callable[[], Figure]) -> Drawn:
+    """Draw a figure, in the house's style."""
+    with rc_context(STYLE):
+        figure = draw()
+        # laid out once, so that it looks the same in every format
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return Drawn(f"{prefix}{name}", caption, figure)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from faithmeter.explaining.heat_map import visible
 
+FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
+
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",

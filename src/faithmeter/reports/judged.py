@@ -1,21 +1,23 @@
 """A judge's section of a report, made of what its row says: a table and a figure of the numbers shown, in its words."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from faithmeter.in_distribution import LEVEL
-from faithmeter.judges.judge import Judge, SectionData, ShownColumn
-from faithmeter.reports.figures import RANDOM, look, new_figure
+from faithmeter.in_distribution.masf import LEVEL
+from faithmeter.reports.figures import RANDOM, drawn, look, new_figure
 from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Section, drawn
-from faithmeter.runs.kinds import AUDIT
-from faithmeter.runs.results import Row, Rows, find, number, rows_of
+from faithmeter.reports.parts import Section
+from faithmeter.runs.results import AUDIT, find, number, rows_of
 
 if TYPE_CHECKING:
-    from faithmeter.reports.drift import Points  # whose section is made of what is here
+    from faithmeter.judges.drift import Points
+    from faithmeter.judges.judge import Judge, SectionData, ShownColumn
+    from faithmeter.runs.results import Row, Rows
 
 UNCHECKED = "Whether these masked texts are in-distribution was not checked: `faithmeter check` does it."
 
@@ -37,7 +39,7 @@ class Judged:
     rows: Rows
     judge: Judge
     prefix: str = ""
-    points: "Points | None" = None
+    points: Points | None = None
 
     @property
     def section(self) -> SectionData:

@@ -1,14 +1,16 @@
 """What a report is made of: sections of words, tables, figures and examples."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from __future__ import annotations
 
-from matplotlib import rc_context
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from matplotlib.figure import Figure
 
-from faithmeter.explaining.explanation import Explanation
-from faithmeter.reports import figures
-from faithmeter.reports.formats import Table
+if TYPE_CHECKING:
+    from faithmeter.explaining.explanation import Explanation
+    from faithmeter.reports.formats import Table
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,3 @@ class Section:
     terms: Sequence[tuple[str, str]] = ()
     verdict: bool = False
     warns: bool = False
-
-
-def drawn(prefix: str, name: str, caption: str, draw: Callable[[], Figure]) -> Drawn:
-    """Draw a figure, in the house's style."""
-    with rc_context(figures.STYLE):
-        figure = draw()
-        # laid out once, so that it looks the same in every format
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-    return Drawn(f"{prefix}{name}", caption, figure)

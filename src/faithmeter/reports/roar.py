@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from faithmeter.in_distribution import LEVEL
+from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.measuring.retraining import RECURSIVE, RELATIVE, ROAR
 from faithmeter.measuring.synthetic import FEATURES, SyntheticCurves
-from faithmeter.reports.figures import PALETTE, RANDOM, look, new_figure
+from faithmeter.reports.figures import PALETTE, RANDOM, drawn, look, new_figure
 from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Drawn, Section, drawn
+from faithmeter.reports.parts import Drawn, Section
 from faithmeter.reports.words import names
 from faithmeter.runs.results import Rows, find, number, rows_of
 

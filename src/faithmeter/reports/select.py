@@ -2,8 +2,7 @@
 
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
-from faithmeter.runs.kinds import ABOVE_RANDOM, SELECT, SELECT_FULL, TRAINED_ON
-from faithmeter.runs.results import Row, Rows, find, number, rows_of
+from faithmeter.runs.results import ABOVE_RANDOM, SELECT, SELECT_FULL, TRAINED_ON, Row, Rows, find, number, rows_of
 
 CANNOT = (
     "It shows whether the few tokens that a measure chooses are enough to do the task: what a second model answers "
@@ -41,8 +40,10 @@ def select_sections(rows: Rows, prefix: str = "") -> list[Section]:
 
 
 def _over(found: Rows) -> str:
-    kinds = {row["over"] for row in found}
-    return {("observations",): "texts", ("seeds",): "trainings"}.get(tuple(kinds), "trainings, or texts where one is")
+    over = {row["over"] for row in found}
+    if over == {"observations"}:
+        return "texts"
+    return "trainings" if over == {"seeds"} else "trainings, or texts where one is"
 
 
 def _trained_on(rows: Rows) -> str:

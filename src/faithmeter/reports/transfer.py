@@ -1,11 +1,10 @@
 """The section of a report on a model that is judged on the texts of another domain than its own."""
 
-from faithmeter.in_distribution import LEVEL
+from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
 from faithmeter.reports.words import checked_on_few
-from faithmeter.runs.kinds import TRANSFER, TRANSFER_MAJORITY
-from faithmeter.runs.results import Rows, find, number, rows_of
+from faithmeter.runs.results import TRANSFER, TRANSFER_MAJORITY, Rows, find, number, rows_of
 
 AT_HOME, ELSEWHERE = "in domain", "out of domain"
 

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from scipy import stats
 
-from faithmeter.importance import is_signed
-from faithmeter.in_distribution import LEVEL, smallest_of, too_few
-from faithmeter.in_distribution.masf import ROWS_NEEDED
+from faithmeter.importance.table import is_signed
+from faithmeter.in_distribution.masf import LEVEL, ROWS_NEEDED
+from faithmeter.in_distribution.verdict import smallest_of, too_few
 from faithmeter.masking import STEPS
-from faithmeter.runs.kinds import CHECKED_TEXTS, TRANSFER, UNMASKED
-from faithmeter.runs.results import Row, Rows, find, most_faithful, number, rows_of
+from faithmeter.runs.results import CHECKED_TEXTS, TRANSFER, UNMASKED, Row, Rows, find, most_faithful, number, rows_of
 
 FEW_TEXTS, FEW_TRAININGS = 50, 10
 TERMS = (

@@ -2,7 +2,11 @@
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from faithmeter.data.splits import DataSpec
+from faithmeter.runs.run import Run
 
 
 def as_command(command: str, *arguments: object, options: Mapping[str, Any]) -> str:
@@ -19,3 +23,19 @@ def as_command(command: str, *arguments: object, options: Mapping[str, Any]) -> 
         if value is not True:
             parts.append(",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
     return shlex.join(parts)
+
+
+def command_to_train(path: str | Path, data: DataSpec, model: str | Path, max_length: int) -> str:
+    """Return the command that trains a model on data, by masked fine-tuning."""
+    return as_command("train", path, options={**data.options, "model": model, "max_length": max_length})
+
+
+def command_to_train_on(run: Run) -> str | None:
+    """Return the command that goes on from a run's model, with its data, to one that understands masks.
+
+    None where that is no way out, because the texts are of another domain than the model's own.
+    """
+    config = run.config
+    if config.reference is not None:
+        return None
+    return command_to_train(f"{run.path}-masked", config.data, run.model_folder, config.max_length)

@@ -4,12 +4,14 @@ import time
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from faithmeter.data.batch import Encoded, Ints
-from faithmeter.importance import ImportanceMeasure
-from faithmeter.masking import STEPS
+from faithmeter.data.batch import Batch, Encoded, Ints
+from faithmeter.importance.measure import ImportanceMeasure
+from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.measuring.curves import walk_passes
 from faithmeter.models.classifier import Classifier
+from faithmeter.training.curriculum import mini_batches
 
 WORTH_SAYING = 60  # seconds that work takes before its estimate is worth a line
 
@@ -41,3 +43,25 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def epoch_seconds(classifier: Classifier, train: Encoded, batch_size: int) -> float:
+    """Return about how long a pass over the training data will take, from a few mini-batches that are timed."""
+    order = random_stream(0, Purpose.TRAIN_ORDER)
+    batches = mini_batches(np.arange(len(train)), train.lengths, batch_size, order)
+    tried = batches[: min(6, len(batches))]
+
+    def learn(batch: Batch) -> tuple[Tensor]:
+        loss = torch.nn.functional.cross_entropy(classifier.logits(batch), batch.labels)
+        loss.backward()
+        return (loss.detach()[None],)
+
+    classifier.model.train()
+    for number, rows in enumerate(tried):
+        if number == len(tried) // 3:  # the first ones of a process are slower
+            started = time.perf_counter()
+        classifier.memory.through(train.batch(rows), learn)
+    seconds = (time.perf_counter() - started) / (len(tried) - len(tried) // 3)
+    classifier.model.zero_grad(set_to_none=True)
+    classifier.model.eval()
+    return seconds * len(batches)

@@ -1,12 +1,179 @@
-"""Result rows: flat, one number each. Reports see nothing else."""
+"""Results: flat rows, one number each, and the table of their kinds. Reports see nothing else.
+
+A kind's row says what the number is, between what it lies, which way is better and how runs are pooled. Nothing asks
+by how a name begins or ends: a new kind is a row here, and one that is not here is an error.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, NotRequired, TypedDict, cast
 
-from faithmeter.runs.kinds import kind_of
+from faithmeter.errors import nearest
 
-Row = Mapping[str, Any]
+Bounds = tuple[float, float]
+INFINITE = float("inf")
+SHARE, SIGNED, COUNT, ANY = (0.0, 1.0), (-1.0, 1.0), (0.0, INFINITE), (-INFINITE, INFINITE)
+
+
+class Pooling(Enum):
+    """How the numbers of several trainings, alike but for the seed, become one."""
+
+    MEAN = "the mean"
+    BOOTSTRAP = "the mean, with the BCa interval of the papers"
+    STUDENT = "the mean, with Student's interval: of two or three trainings the bootstrap holds 95 % in 3 of 4 cases"
+    SMALLEST_P = "the smallest p-value times their number"
+    SMALLEST = "the smallest"
+    LARGEST = "the largest"
+    ANEW = "found anew from the pooled rows"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of result. `bounds` None means those of the row's metric; `more_is_better` None that neither is."""
+
+    title: str
+    pooling: Pooling
+    bounds: Bounds | None = None
+    more_is_better: bool | None = None
+    difference: bool = False  # of two numbers of its metric
+
+
+# Between what a number of a metric lies: the metrics of tasks, and the columns of judges.
+METRIC_BOUNDS: Mapping[str, Bounds] = MappingProxyType(
+    {
+        **dict.fromkeys(("accuracy", "macro-f1", "micro-f1", "share", "p"), SHARE),
+        **dict.fromkeys(("matthews", "spearman"), SIGNED),
+        **dict.fromkeys(("seconds", "tokens", "texts", "queries"), COUNT),
+        # of judges: rank correlations, differences of two probabilities, shares of texts or tokens, cosine distances
+        **dict.fromkeys(("rank_correlation", "cascading", "independent"), SIGNED),
+        **dict.fromkeys(("sufficiency", "comprehensiveness", "probability_change"), SIGNED),
+        **dict.fromkeys(
+            ("norm_sufficiency", "norm_comprehensiveness", "sufficiency_outside", "comprehensiveness_outside",
+             "tokens_to_flip", "never_flips", "masked_until_flip", "flip_outside", "outside", "held", "top_overlap",
+             "chance_overlap", "same_answer", "overlap", "mean_rank", "precision_at_truth", "average_precision",
+             "rank_change", "random_rank_change", "beaten"),
+            SHARE,
+        ),
+        **dict.fromkeys(("drift", "distance_to_data"), (0.0, 2.0)),
+        **dict.fromkeys(("top_k_sum_change", "random_top_k_sum_change"), ANY),
+    }
+)  # fmt: skip
+
+AUDIT = "audit_"  # a judge's columns are kinds of their own: audit_JUDGE_COLUMN
+AGREEMENT = "audit_agreement"
+ATTACK = "attack"
+SELECT, ABOVE_RANDOM, SELECT_FULL, TRAINED_ON = SELECT_KINDS = (
+    "select", "select_above_random", "select_full", "select_trained_on",
+)  # fmt: skip
+TRANSFER, TRANSFER_MAJORITY = TRANSFER_KINDS = ("transfer", "transfer_majority")
+# the numbers of texts that the in-distribution test was fitted on and asked about; earlier runs have none
+VALIDATION_TEXTS, TEST_TEXTS = CHECKED_TEXTS = ("check_validation_texts", "check_test_texts")
+# the same test against unmasked texts, of a model of which only its owner says that it knows masks
+UNMASKED = ("check_unmasked_p_value", "check_unmasked_share_out_of_distribution")
+PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
+
+_JUDGED = Kind("what a judge says", Pooling.STUDENT)
+_RETRAINED = {
+    "performance": Kind("performance after retraining", Pooling.BOOTSTRAP, more_is_better=False),
+    "acu": Kind("area by which performance lies below that of random masking", Pooling.BOOTSTRAP, None, True, True),
+    "racu": Kind("that area, relative to an immediate fall", Pooling.BOOTSTRAP, ANY, True),
+    "p_value": Kind("that the area is above 0 by chance", Pooling.SMALLEST_P, SHARE, False),
+    "rise": Kind("by how much performance rises again while more is masked", Pooling.MEAN, None, False, True),
+}
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "performance": Kind("performance, masked at random", Pooling.BOOTSTRAP, more_is_better=True),
+        "majority": Kind("performance of always answering the most frequent class", Pooling.MEAN),
+        # that all trainings learnt something, not that one did
+        "majority_p_value": Kind("that the model beats the majority by chance", Pooling.LARGEST, SHARE, False),
+        "check_p_value": Kind("p-value of randomly masked texts", Pooling.SMALLEST_P, SHARE, True),
+        "check_simes_p_value": Kind("the same by Simes, as in the paper", Pooling.SMALLEST_P, SHARE, True),
+        "check_share_atypical": Kind("texts unlike randomly masked ones of this ratio", Pooling.MEAN, SHARE, False),
+        "check_share_out_of_distribution": Kind("texts unlike those of any ratio", Pooling.MEAN, SHARE, False),
+        # one run's many texts are no verdict on another
+        **dict.fromkeys(CHECKED_TEXTS, Kind("texts of the in-distribution test", Pooling.SMALLEST, COUNT, True)),
+        "check_unmasked_p_value": Kind("p-value against unmasked texts", Pooling.SMALLEST_P, SHARE, True),
+        "check_unmasked_share_out_of_distribution": Kind("texts unlike unmasked ones", Pooling.MEAN, SHARE, False),
+        "acu": Kind("ACU", Pooling.BOOTSTRAP, None, True, True),
+        "racu": Kind("RACU", Pooling.BOOTSTRAP, ANY, True),
+        "acu_behind_best": Kind("by how much ACU lies behind the best", Pooling.ANEW, None, False, True),
+        "masked_performance": Kind("performance, masked by a measure", Pooling.BOOTSTRAP, more_is_better=False),
+        "random_spread": Kind("standard deviation of a random run's ACU", Pooling.MEAN, COUNT),
+        "seconds_per_text": Kind("seconds to explain a text along its curve", Pooling.MEAN, COUNT, False),
+        "token_passes": Kind("tokens that went through the model per text", Pooling.MEAN, COUNT, False),
+        "share_atypical": Kind("texts unlike randomly masked ones of this ratio", Pooling.MEAN, SHARE, False),
+        "share_out_of_distribution": Kind("texts unlike those of any ratio", Pooling.MEAN, SHARE, False),
+        "walk_p_value": Kind("that a measure's masked texts are unlike any by chance", Pooling.SMALLEST_P, SHARE, True),
+        "sparsity": Kind("share of all importance in the top tokens", Pooling.MEAN, SHARE),
+        AGREEMENT: Kind("rank correlation of two judges", Pooling.STUDENT, SIGNED),
+        ATTACK: Kind("what attacks on texts came to", Pooling.STUDENT),
+        SELECT: Kind("performance on rationales alone", Pooling.STUDENT, more_is_better=True),
+        ABOVE_RANDOM: Kind("that, above random rationales", Pooling.STUDENT, None, True, True),
+        SELECT_FULL: Kind("performance on the full text", Pooling.STUDENT, more_is_better=True),
+        TRAINED_ON: Kind("texts that second models learnt from", Pooling.STUDENT, COUNT),
+        TRANSFER: Kind("performance at home and elsewhere", Pooling.STUDENT, more_is_better=True),
+        TRANSFER_MAJORITY: Kind("the class majority of each", Pooling.STUDENT),
+        **{f"roar_{name}": kind for name, kind in _RETRAINED.items()},
+        **{f"recursive_roar_{name}": kind for name, kind in _RETRAINED.items()},
+        "roar_sparsity": Kind("share of all importance in the top tokens", Pooling.BOOTSTRAP, SHARE),
+        "roar_sparsity_tokens": Kind("the same by the number of tokens", Pooling.BOOTSTRAP, SHARE),
+        "roar_not_converged": Kind("trainings with a warning", Pooling.MEAN, COUNT, False),
+        "roar_trainings": Kind("trainings", Pooling.MEAN, COUNT),
+        "roar_seconds_training": Kind("seconds of training", Pooling.MEAN, COUNT, False),
+        "roar_seconds_explaining": Kind("seconds of explaining", Pooling.MEAN, COUNT, False),
+    }
+)
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of that name; a name that is no kind is an error, and not a row without a value."""
+    if name in KINDS:
+        return KINDS[name]
+    if name.startswith(AUDIT):  # a new judge brings columns of its own
+        return _JUDGED
+    raise ValueError(f"There is no kind of result {name!r}.{nearest(name, KINDS)}")
+
+
+def bounds_of(name: str, metric: str) -> Bounds:
+    """Return between what a number of this kind and metric lies."""
+    kind = kind_of(name)
+    low, high = kind.bounds or METRIC_BOUNDS.get(metric, ANY)
+    return (low - high, high - low) if kind.difference else (low, high)
+
+
+def within_bounds(interval: Bounds | None, kind: str, metric: str) -> Bounds | None:
+    """Return an interval without what no number of its kind and metric can be: no accuracy is above 1.
+
+    Student's interval does not know where a number ends.
+    """
+    if interval is None:
+        return None
+    low, high = bounds_of(kind, metric)
+    return max(low, interval[0]), min(high, interval[1])
+
+
+# -------------------------------------------------------------------------------------------------------------- rows
+
+
+class Row(TypedDict):
+    """A result as it is stored; `Result` says what each field is. A row without a value has None there."""
+
+    kind: str
+    value: Any  # float | None
+    metric: str
+    split: str
+    masking_ratio: Any  # float | None
+    n: int
+    measure: Any  # str | None
+    low: Any  # float | None
+    high: Any  # float | None
+    over: str | None
+    tokens: int | None
+    detail: NotRequired[Any]  # str | None; rows of the first runs have none
+
+
 Rows = Sequence[Row]
 
 
@@ -37,9 +204,9 @@ class Result:
     def __post_init__(self) -> None:
         kind_of(self.kind)
 
-    def as_row(self) -> dict[str, Any]:
+    def as_row(self) -> Row:
         """Return the result as a line of `results.jsonl`; a number that does not exist (nan) is None there."""
-        return {**asdict(self), "value": None if self.value != self.value else self.value}
+        return cast(Row, {**asdict(self), "value": None if self.value != self.value else self.value})
 
 
 def rows_of(rows: Rows, kind: str, measure: str | None = None) -> list[Row]:
@@ -67,7 +234,7 @@ def find(
     kind_of(kind)
     wanted = (kind, measure, ratio, detail)
     found = (row for row in rows if key_of(row) == wanted)
-    return next(found, {"value": None, "low": None, "high": None, "over": None, "n": 0})
+    return next(found, Result(kind=kind, value=float("nan"), metric="", n=0).as_row())
 
 
 def number(row: Row, digits: int = 2) -> str:
@@ -93,3 +260,9 @@ def most_faithful(rows: Rows, among: Collection[str] | None = None) -> str | Non
         return known, row["low"] if known else row["value"]
 
     return str(max(areas, key=surely)["measure"])
+
+
+def measures(rows: Rows) -> list[str]:
+    """Return the measures, the one to use first, then by ACU."""
+    best = most_faithful(rows)
+    return [r["measure"] for r in sorted(rows_of(rows, "acu"), key=lambda r: (r["measure"] != best, -r["value"]))]

@@ -14,6 +14,8 @@ RUN/audit/            what other judges say of each explanation, a folder a judg
 RUN/select/           explanations of every text, and what models answer that are shown rationales alone
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
@@ -29,19 +31,23 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet
 import torch
 
-from faithmeter.data.splits import DataSpec, Splits, load_splits
+from faithmeter.data.splits import DataSpec, load_splits
 from faithmeter.data.units import TOKEN
 from faithmeter.errors import InputError, first_line
 from faithmeter.files import LOCK, new_folder, read_json, read_jsonl, require_whole, write_json, write_jsonl
-from faithmeter.importance import IMPORTANCE_MEASURES
-from faithmeter.in_distribution import MaSF
-from faithmeter.models.classifier import Classifier, load_classifier
-from faithmeter.runs.results import Result, most_faithful
-from faithmeter.training import TrainingConfig
+from faithmeter.importance.table import IMPORTANCE_MEASURES
+from faithmeter.in_distribution.masf import MaSF
+from faithmeter.models.classifier import load_classifier
+from faithmeter.runs.results import most_faithful
+from faithmeter.training.config import TrainingConfig
 from faithmeter.training.strategy import STRATEGIES
 
 if TYPE_CHECKING:
     import pandas
+
+    from faithmeter.data.splits import Splits
+    from faithmeter.models.classifier import Classifier
+    from faithmeter.runs.results import Result, Row
 
 FORMAT = 1
 HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
@@ -108,7 +114,7 @@ class Run:
             raise InputError(f"{path} is a model, not a run: `faithmeter check {path} --data FILE` makes one of it.")
 
     @classmethod
-    def create(cls, path: str | Path, config: RunConfig) -> "Run":
+    def create(cls, path: str | Path, config: RunConfig) -> Run:
         """Make a new run directory; an existing one is refused, never overwritten."""
         path = Path(path)
         begin(path)
@@ -285,7 +291,7 @@ class Run:
         )
 
     @property
-    def results(self) -> list[dict[str, Any]]:
+    def results(self) -> list[Row]:
         """Every result row."""
         return read_jsonl(
             self.path / "results.jsonl",
@@ -293,7 +299,7 @@ class Run:
             ", then check, measure, audit ... as before. What they computed is kept, and only summed up again.",
         )
 
-    def frame(self) -> "pandas.DataFrame":
+    def frame(self) -> pandas.DataFrame:
         """Return every result row as a table of pandas."""
         import pandas
 

@@ -15,6 +15,8 @@ import pyarrow.parquet
 
 from faithmeter.files import is_done, require_whole, write_bytes
 
+TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is killed
+
 Piece = TypeVar("Piece", bound=Sized)
 
 

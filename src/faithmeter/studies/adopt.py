@@ -11,10 +11,13 @@ from faithmeter.errors import InputError
 from faithmeter.files import new_folder
 from faithmeter.models.classifier import classes_of, head_of, load_classifier
 from faithmeter.models.from_scratch import FROM_SCRATCH
+from faithmeter.models.sources import absolute_model
 from faithmeter.performance import require_metric
 from faithmeter.progress import Reporter, Silent
+from faithmeter.runs.commands import command_to_train
 from faithmeter.runs.run import Run, RunConfig, refuse_existing
-from faithmeter.studies.train import absolute, absolute_model, by_chance, command_to_train, encode, store_performance
+from faithmeter.runs.texts import encode
+from faithmeter.studies.train import by_chance, store_performance
 
 
 def adopt(
@@ -35,7 +38,7 @@ def adopt(
     the run whose domain the model was trained on, where this data is of another: its in-distribution test comes along.
     """
     home = None if reference is None else str(reference.path.resolve())
-    reporter, path, model, data = reporter or Silent(), Path(path), absolute_model(model), absolute(data)
+    reporter, path, model, data = reporter or Silent(), Path(path), absolute_model(model), data.absolute()
     if (path / "config.json").is_file():
         asked = {
             "model": model,

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from faithmeter.attacks import BUDGET, DEFAULT_KINDS, Attack, attack_texts, check_settings
+from faithmeter.attacks.kinds import DEFAULT_KINDS
+from faithmeter.attacks.search import BUDGET, Attack, attack_texts, check_settings
 from faithmeter.data.batch import Ints
 from faithmeter.files import only_one, require_whole, write_bytes
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.attack import AFTER, BEFORE, QUERIES, SUCCESS, UNTRIED, WORDS
-from faithmeter.runs.kinds import ATTACK
-from faithmeter.runs.results import Result
+from faithmeter.runs.results import ATTACK, Result
 from faithmeter.runs.run import ATTACK_AGAIN, ATTACK_SETTINGS, Run
 from faithmeter.runs.settings import of_model
 from faithmeter.runs.shards import as_parquet
@@ -48,7 +48,7 @@ def attack(
 
 def _attack(run: Run, rows: int, kinds: Sequence[str], budget: float, seed: int, reporter: Reporter) -> Run:
     classifier, test = run.classifier(), run.data().test
-    classifier.room.tell = reporter.warn
+    classifier.memory.warn = reporter.warn
     # the rows that other judges judge, so that what they say can be read beside this
     order = random_stream(seed, Purpose.AUDITED_ROWS).permutation(len(test))[:rows]
     chosen = test.select(order)

@@ -17,16 +17,17 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from faithmeter.attacks import BUDGET, DEFAULT_KINDS, attack_texts, check_settings
+from faithmeter.attacks.kinds import DEFAULT_KINDS
+from faithmeter.attacks.search import BUDGET, attack_texts, check_settings
 from faithmeter.data.batch import Batch, Encoded, Ints
 from faithmeter.data.splits import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import is_done, new_folder, only_one, write_bytes, write_json
-from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, measures_of
+from faithmeter.importance.measure import ImportanceMeasure
+from faithmeter.importance.table import IMPORTANCE_MEASURES, ON_REQUEST, distinct, measures_of
 from faithmeter.judges.battery import JUDGES
-from faithmeter.judges.bench import Bench
 from faithmeter.judges.drift import Space, fit_space
-from faithmeter.judges.judge import Judge, Need
+from faithmeter.judges.judge import Bench, Judge, Need
 from faithmeter.judges.known_token import PLACES, SOLVED, known_token_splits, truth_of
 from faithmeter.judges.rationales import TASK_MARKS, marks_of, rationale_tokens, rationales_of
 from faithmeter.masking import Mask, Purpose, random_stream
@@ -36,7 +37,8 @@ from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.estimates import WORTH_SAYING, duration, seconds_per_token
 from faithmeter.runs.run import Run
 from faithmeter.runs.settings import of_model, require_same
-from faithmeter.runs.shards import Shards, as_parquet
+from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
+from faithmeter.runs.texts import encode
 from faithmeter.studies.judgement_rows import (
     KNOWN_TOKEN,
     SPACE,
@@ -44,13 +46,11 @@ from faithmeter.studies.judgement_rows import (
     store_agreement,
     store_judgements,
 )
-from faithmeter.studies.measure import distinct
-from faithmeter.studies.train import encode, fresh_classifier, training_defaults
-from faithmeter.training import TrainingConfig, fine_tune
-from faithmeter.training.config import ADVERSARIAL
+from faithmeter.training.config import ADVERSARIAL, TrainingConfig
+from faithmeter.training.loop import fine_tune
+from faithmeter.training.start import fresh_classifier, training_defaults
 
 FORMAT = 1  # of the stored columns; other formats do not mix with it
-TOKENS_AT_ONCE = 1024  # of text: what is lost when an audit is killed
 KNOWN_TOKEN_ROWS = 4000  # to learn the known token from: plenty for one word
 
 

@@ -11,25 +11,17 @@ import torch
 from faithmeter.data.batch import Encoded
 from faithmeter.errors import InputError
 from faithmeter.files import damaged, is_done, new_folder, only_one, sum_of
-from faithmeter.in_distribution import (
-    MaSF,
-    Verdict,
-    dataset_verdict,
-    fit_calibrated,
-    fit_paper,
-    masked_at_random,
-    step_features,
-    summary,
-)
+from faithmeter.in_distribution.masf import MaSF, fit_calibrated, fit_paper, masked_at_random, step_features
+from faithmeter.in_distribution.verdict import Verdict, dataset_verdict, summary
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Reporter, Silent
+from faithmeter.reports.card import store_card
 from faithmeter.reports.words import against_unmasked
-from faithmeter.runs.kinds import CHECKED_TEXTS, PER_RATIO, UNMASKED, VALIDATION_TEXTS
-from faithmeter.runs.results import Result, find
+from faithmeter.runs.commands import command_to_train_on
+from faithmeter.runs.results import CHECKED_TEXTS, PER_RATIO, UNMASKED, VALIDATION_TEXTS, Result, find
 from faithmeter.runs.run import Run
-from faithmeter.studies.faithfulness_rows import store_card
-from faithmeter.studies.train import command_to_train_on, encode
+from faithmeter.runs.texts import encode
 from faithmeter.training.strategy import masked_copy
 
 # More rows make the level no truer, and the stored test larger: 6,000 rows of RoBERTa-base are 1.3 GB.

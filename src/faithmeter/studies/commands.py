@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from faithmeter.data.units import TOKEN
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.runs.commands import as_command
 from faithmeter.runs.run import Run
 from faithmeter.studies.roar.experiment import RoarRun

@@ -1,48 +1,23 @@
 """Compare: the same model and data, trained in several ways; each checked, measured and judged; then one report."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from faithmeter.data.splits import DataSpec
-from faithmeter.errors import InputError, nearest
+from faithmeter.errors import InputError
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.run import Run
 from faithmeter.studies.audit import AuditOptions, audit
 from faithmeter.studies.check import check
 from faithmeter.studies.measure import MeasureOptions, measure
 from faithmeter.studies.report import report
-from faithmeter.studies.train import TrainingOptions, train_or_go_on, training_defaults
-from faithmeter.training.config import ADVERSARIAL, GUIDED, IGR, ROBUST, VAT
-from faithmeter.training.strategy import STRATEGIES
+from faithmeter.studies.train import train_or_go_on
+from faithmeter.training.config import WAYS, TrainingOptions, way_of
+from faithmeter.training.start import training_defaults
 
-# a strategy and what is added to cross-entropy; any other way can be spelt, as in masked+vat
-WAYS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "plain": ("plain", ()),
-        "masked": ("masked", ()),
-        "robust": ("plain", (IGR, VAT)),
-        "explanation-guided": ("plain", (GUIDED,)),
-        "adversarial": ("plain", (ADVERSARIAL,)),
-        "combined": ("masked", (IGR, VAT, GUIDED)),
-    }
-)
 MEASURES = ("grad-l2", "x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs", "attention")
 JUDGES = ("erasure", "fidelity", "fidelity-attacked")
-
-
-def way_of(name: str) -> tuple[str, tuple[str, ...]]:
-    """Return the strategy and the added losses of a way: a name of the table, or strategy+loss+loss."""
-    if name in WAYS:
-        return WAYS[name]
-    strategy, *robust = name.split("+")
-    if strategy not in STRATEGIES or not set(robust) <= set(ROBUST):
-        raise InputError(
-            f"There is no way of training {name!r}.{nearest(name, WAYS)} Choose from {', '.join(WAYS)}, or spell one: "
-            f"{', '.join(STRATEGIES)}, then + and any of {', '.join(ROBUST)}."
-        )
-    return strategy, tuple(robust)
 
 
 def compare(

@@ -9,8 +9,8 @@ from faithmeter.data.tables import read_rows
 from faithmeter.data.units import with_units
 from faithmeter.errors import InputError
 from faithmeter.explaining.explanation import RANDOM_RUNS, ExplainOptions, Explanation, explain_texts, require_target
-from faithmeter.importance import IMPORTANCE_MEASURES, as_measure
 from faithmeter.importance.completeness import FROM_ZERO, TEXTS, zero_baseline_caution
+from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 from faithmeter.masking import STEPS
 from faithmeter.measuring.curves import walk_passes
 from faithmeter.progress import Reporter, Silent

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow
@@ -12,8 +12,9 @@ import torch
 
 from faithmeter.data.batch import Encoded, Ints
 from faithmeter.files import write_bytes
-from faithmeter.importance import IMPORTANCE_MEASURES
-from faithmeter.in_distribution import MaSF, Verdict, dataset_verdict, smallest_of
+from faithmeter.importance.table import IMPORTANCE_MEASURES
+from faithmeter.in_distribution.masf import MaSF
+from faithmeter.in_distribution.verdict import Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
 from faithmeter.measuring.curves import (
     Curve,
@@ -26,10 +27,8 @@ from faithmeter.measuring.curves import (
     random_spread,
     walk_passes,
 )
-from faithmeter.reports.card import model_card
-from faithmeter.runs.kinds import AGREEMENT, Pooling, kind_of, within_bounds
 from faithmeter.runs.repetitions import require_repetitions
-from faithmeter.runs.results import Result, key_of, most_faithful
+from faithmeter.runs.results import AGREEMENT, Pooling, Result, Row, key_of, kind_of, most_faithful, within_bounds
 from faithmeter.runs.run import Run
 from faithmeter.runs.shards import read_shards
 from faithmeter.statistics import Array, mean_interval, student_interval
@@ -91,7 +90,6 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
     results += _leads(run, test, answers, [result.as_row() for result in results])
     run.store_results(KINDS, results)
     write_bytes(run.observations, observed.getvalue())
-    store_card(run)
 
 
 def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
@@ -113,7 +111,7 @@ def _answers(table: Table, run: Run) -> Table:
     return {**{name: table[name] for name in ANSWERS}, "row": table["row"][:, :1].copy(), "predicted": predicted}
 
 
-def _leads(run: Run, test: Encoded, tables: dict[str, Table], found: list[dict[str, Any]]) -> Iterator[Result]:
+def _leads(run: Run, test: Encoded, tables: dict[str, Table], found: list[Row]) -> Iterator[Result]:
     """Yield how far each measure lies behind the most faithful one, on the texts that both were measured on."""
     best = most_faithful(found)
     assert best is not None
@@ -220,7 +218,7 @@ def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdict
         yield Result(kind="walk_p_value", value=p_value, metric="p", n=n, measure=name)
 
 
-def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def pool(runs: Sequence[Run]) -> list[Row]:
     """Return the result rows of several measured runs as one, each pooled over the runs (their seeds) as its kind says.
 
     Only what was measured on all of them is there, and only kinds that this version knows. Runs that differ in more
@@ -229,14 +227,14 @@ def pool(runs: Sequence[Run]) -> list[dict[str, Any]]:
     require_repetitions(runs)
     rows = [run.results for run in runs]
     keyed = [{key_of(row): row for row in one} for one in rows]
-    pooled: list[dict[str, Any]] = []
+    pooled: list[Row] = []
     for key in [key for key in keyed[0] if all(key in one for one in keyed)]:
         same = [one[key] for one in keyed]
         values = np.array([np.nan if row["value"] is None else row["value"] for row in same])
         value, interval = _pooled(kind_of(key[0]).pooling, values)
         low, high = within_bounds(interval, key[0], same[0]["metric"]) or (None, None)
-        row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high}
-        pooled.append({**row, "over": "seeds", "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)})
+        row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high, "over": "seeds"}
+        pooled.append(cast(Row, {**row, "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)}))
     return [row for row in pooled if kind_of(row["kind"]).pooling is not Pooling.ANEW] + _pooled_leads(pooled, keyed)
 
 
@@ -252,7 +250,7 @@ def _pooled(how: Pooling, values: Array) -> tuple[float, Interval]:
     return float(values.mean()), intervals[how](values) if how in intervals else None
 
 
-def _pooled_leads(pooled: list[dict[str, Any]], keyed: Sequence[Mapping[Any, dict[str, Any]]]) -> list[dict[str, Any]]:
+def _pooled_leads(pooled: list[Row], keyed: Sequence[Mapping[Any, Row]]) -> list[Row]:
     """Return how far each measure lies behind the one that is most faithful over all runs: a difference a run."""
     best = most_faithful(pooled)
     rows = []
@@ -263,7 +261,8 @@ def _pooled_leads(pooled: list[dict[str, Any]], keyed: Sequence[Mapping[Any, dic
         sure = confidence_of_pairs(sum(one["kind"] == "acu" for one in pooled))
         interval = student_interval(np.array(differences), confidence=sure)
         low, high = within_bounds(interval, "acu_behind_best", row["metric"]) or (None, None)
-        rows.append({**row, "kind": "acu_behind_best", "value": float(np.mean(differences)), "low": low, "high": high})
+        lead = {"kind": "acu_behind_best", "value": float(np.mean(differences)), "low": low, "high": high}
+        rows.append(cast(Row, {**row, **lead}))
     return rows
 
 
@@ -271,8 +270,3 @@ def _curve(table: Table, rows: Ints) -> Curve:
     """Return the curve of these dataset rows, of which the table holds all."""
     index = np.searchsorted(table["row"][:, 0], rows)
     return Curve(table["predicted"][index], table["probability"][index].astype(np.float64))
-
-
-def store_card(run: Run) -> None:
-    """Write what is known of the run's model into its folder, as a model card."""
-    write_bytes(run.model_folder / "README.md", model_card(run).encode())

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -22,29 +21,30 @@ import torch
 from torch import Tensor
 
 from faithmeter.data.batch import Batch, Encoded, Ints
-from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, require_units, with_units
+from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, require_units
 from faithmeter.errors import InputError
 from faithmeter.files import is_done, only_one, sum_of
-from faithmeter.importance import IMPORTANCE_MEASURES, ON_REQUEST, ImportanceMeasure, as_measure, measures_of
-from faithmeter.importance.by_units import Explain, even_shares
 from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
-from faithmeter.in_distribution import MaSF
+from faithmeter.importance.measure import Explain, ImportanceMeasure, even_shares
+from faithmeter.importance.table import IMPORTANCE_MEASURES, distinct
+from faithmeter.in_distribution.masf import MaSF
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.measuring.curves import TARGETS, held_by_the_most_important, masking_walk
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
+from faithmeter.reports.card import store_card
 from faithmeter.reports.words import checked, trusted
+from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.engines import cores, one_thread, work_through
 from faithmeter.runs.estimates import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
 from faithmeter.runs.run import Run
 from faithmeter.runs.settings import differing, of_model, require_same
-from faithmeter.runs.shards import Shards, as_parquet
+from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
+from faithmeter.runs.texts import encode, in_units
 from faithmeter.studies.faithfulness_rows import measured_texts, store_faithfulness
 from faithmeter.studies.judgement_rows import store_agreement
-from faithmeter.studies.train import command_to_train_on, encode
 
 FORMAT = 2  # of the stored columns; other formats do not mix with it
-TOKENS_AT_ONCE = 1024  # of original text: what is lost when a measurement is killed
 WORTH_PROCESSES = 60  # seconds of work from which on it is worth starting processes, which takes some ten
 MOST_WORKERS = 8  # unless more are asked for: each holds the libraries and the model, about a gigabyte
 SECONDS_OF_A_PIECE = 10  # of work that a process is given at a time, if there are enough batches
@@ -142,7 +142,9 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
         reporter.warn(found)
     classifier, splits = run.classifier(), run.data()
     measures = distinct(options.measures, classifier)
-    test = in_units(encode(classifier, splits.test, "test", reporter), classifier, splits.test, options)
+    test = in_units(
+        encode(classifier, splits.test, "test", reporter), classifier, splits.test, options.by, options.chunk
+    )
     functions = run.measurement_settings.get("asked", {}).get("functions", ())
     _require_same_settings(run, options, measures)
     for one in measures:
@@ -170,6 +172,7 @@ def _measure(work: _Work, reporter: Reporter) -> Run:
             reporter.note(f"{name} on {len(rows)} texts will take about {duration(seconds)}.")
         _measure_one(work, walk, known, reporter)
     store_faithfulness(run, test, _finished(work, reporter), work.masf)
+    store_card(run)
     if run.judgements.is_dir():
         store_agreement(run)  # of other judges with these curves, which may be another now
     return run
@@ -286,7 +289,7 @@ def measure_part(
     reporter = reporter or Silent()
     with only_one(run.path, together=True):
         classifier, test, masf = _loaded(str(path), settings["weights"], options.by, options.chunk)
-        classifier.room.tell = reporter.warn
+        classifier.memory.warn = reporter.warn
         walks = _walks(options, distinct(options.measures, classifier), test)
         work = _Work(run, options, classifier, test, masf, walks)
         for walk in walks:
@@ -298,37 +301,8 @@ def measure_part(
 def _loaded(path: str, _weights: str, by: str, chunk: int) -> tuple[Classifier, Encoded, MaSF | None]:
     run = Run(path)
     classifier, split = run.classifier(), run.data().test
-    test = in_units(encode(classifier, split, "test", Silent()), classifier, split, MeasureOptions(by=by, chunk=chunk))
+    test = in_units(encode(classifier, split, "test", Silent()), classifier, split, by, chunk)
     return classifier, test, run.in_distribution_test()
-
-
-def in_units(encoded: Encoded, classifier: Classifier, split: datasets.Dataset, options: MeasureOptions) -> Encoded:
-    """Return a split, as it was encoded, with the units that are masked as a whole."""
-    contexts = split["context"] if "context" in split.column_names else None
-    return with_units(encoded, classifier, split["text"], contexts, by=options.by, chunk=options.chunk)
-
-
-def distinct(
-    chosen: Sequence[str | Explain | ImportanceMeasure] | None, classifier: Classifier
-) -> list[ImportanceMeasure]:
-    """Return the measures to compare: those named, or all that can explain the model but those `ON_REQUEST`.
-
-    `random` is not one of them: it is the baseline, and always there.
-    """
-    model_type = classifier.model.config.model_type
-    if chosen is None:
-        chosen = [name for name in measures_of(model_type) if name not in ON_REQUEST]
-    measures = [one for one in map(as_measure, chosen) if one.name != "random"]
-    unfit = next((one.name for one in measures if not one.explains(model_type)), None)
-    if unfit is not None:
-        raise InputError(f"{unfit} cannot explain a {model_type} model: leave it out.")
-    names = [one.name for one in measures]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"Two importance measures are named {twice!r}: give each a name of its own.")
-    if not measures:
-        raise InputError("There is nothing to compare with random masking: name an importance measure.")
-    return measures
 
 
 def _measure_one(work: _Work, walk: Walk, known: "Known", reporter: Reporter, part: int = 0, parts: int = 1) -> None:

@@ -17,24 +17,23 @@ from faithmeter.data.units import CHUNKED, TOKEN
 from faithmeter.errors import InputError, nearest
 from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, explain_text
 from faithmeter.files import require_whole, write_bytes
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import words
 from faithmeter.reports.content import Subject, sections, training_sections
-from faithmeter.reports.figures import as_bytes, measures
-from faithmeter.reports.formats import Table, as_csv, as_latex
+from faithmeter.reports.figures import as_bytes
+from faithmeter.reports.formats import FORMATS, Table, as_csv, as_latex
 from faithmeter.reports.page import render_markdown, render_page
 from faithmeter.reports.parts import Example, Section
 from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
 from faithmeter.runs.repetitions import asked_of, but_the_seed, seed_of
-from faithmeter.runs.results import Rows, most_faithful
+from faithmeter.runs.results import Rows, measures, most_faithful
 from faithmeter.runs.run import MEASURE_AGAIN, Run, is_roar
 from faithmeter.studies.commands import command_of_experiment, commands_of
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.judgement_rows import drift_points
 from faithmeter.studies.roar.experiment import RoarRun
 
-FORMATS = ("html", "markdown", "latex", "csv", "svg", "png", "pdf")
 MEASURES_SHOWN = 4
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 
@@ -216,7 +215,7 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), str(value)) for name, value in found.items()]
 
 
-def _examples(run: Run, rows: Sequence[dict[str, Any]]) -> list[Example]:
+def _examples(run: Run, rows: Rows) -> list[Example]:
     """Explain the test texts whose explanation by the best measure is the most, middling and least faithful."""
     best = most_faithful(rows, among=IMPORTANCE_MEASURES)
     file = require_whole(run.observations, MEASURE_AGAIN)

@@ -11,7 +11,8 @@ from faithmeter.runs.run import Run
 from faithmeter.studies.check import check
 from faithmeter.studies.measure import MeasureOptions, measure
 from faithmeter.studies.report import report
-from faithmeter.studies.train import TrainingOptions, train_or_go_on
+from faithmeter.studies.train import train_or_go_on
+from faithmeter.training.config import TrainingOptions
 
 
 def series(models: Sequence[str]) -> list[str]:

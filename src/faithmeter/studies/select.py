@@ -23,24 +23,33 @@ from faithmeter.data.batch import Encoded, Ints
 from faithmeter.data.splits import SPLITS, Splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import is_done, only_one, require_whole, write_bytes, write_json
-from faithmeter.importance import IMPORTANCE_MEASURES, ImportanceMeasure, as_measure
+from faithmeter.importance.measure import ImportanceMeasure
+from faithmeter.importance.table import IMPORTANCE_MEASURES, NOT_RETRAINED, as_measure, distinct
 from faithmeter.judges.selection import RATIONALES, Importance, only, rationale
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Floats, performance, weighted_performance
 from faithmeter.progress import Reporter, Silent
-from faithmeter.runs.estimates import WORTH_SAYING, duration, seconds_per_token
-from faithmeter.runs.kinds import ABOVE_RANDOM, SELECT, SELECT_FULL, SELECT_KINDS, TRAINED_ON, within_bounds
-from faithmeter.runs.results import Result, most_faithful
+from faithmeter.runs.estimates import WORTH_SAYING, duration, epoch_seconds, seconds_per_token
+from faithmeter.runs.results import (
+    ABOVE_RANDOM,
+    SELECT,
+    SELECT_FULL,
+    SELECT_KINDS,
+    TRAINED_ON,
+    Result,
+    most_faithful,
+    within_bounds,
+)
 from faithmeter.runs.run import DEFAULT_MEASURE, Run
 from faithmeter.runs.settings import of_model, require_same
-from faithmeter.runs.shards import Shards, as_parquet
+from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
+from faithmeter.runs.texts import encode
 from faithmeter.statistics import Weights, bca_interval, student_interval
-from faithmeter.studies.measure import TOKENS_AT_ONCE, distinct
-from faithmeter.studies.roar.roar import DEAR, epoch_seconds
-from faithmeter.studies.train import encode, fresh_classifier, with_classes_of
-from faithmeter.training import TrainingConfig, fine_tune
+from faithmeter.training.config import TrainingConfig
 from faithmeter.training.curriculum import ROWS_PER_EPOCH
+from faithmeter.training.loop import fine_tune
+from faithmeter.training.start import fresh_classifier, with_classes_of
 
 FORMAT = 1  # of what is stored; other formats do not mix with it
 TEXTS_AT_ONCE = 500  # whose explanations are lost when the work is killed
@@ -162,7 +171,7 @@ def _measures(run: Run, options: SelectOptions, classifier: Classifier) -> list[
     """Return the measures that choose rationales, random first."""
     named = options.measures
     if named is None:
-        cheap = [name for name in IMPORTANCE_MEASURES if name not in DEAR]
+        cheap = [name for name in IMPORTANCE_MEASURES if name not in NOT_RETRAINED]
         named = (most_faithful(run.results, among=cheap) or DEFAULT_MEASURE,)
     chosen = [name for name in named if name != RANDOM]
     return [as_measure(RANDOM), *(distinct(chosen, classifier) if chosen else [])]

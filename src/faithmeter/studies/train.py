@@ -1,100 +1,36 @@
 """Train: masked fine-tuning of a model on a task, into a run directory."""
 
-import dataclasses
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
 from accelerate import PartialState
 
-from faithmeter.attacks import attack_texts
+from faithmeter.attacks.search import attack_texts
 from faithmeter.data.batch import Encoded, Ints
 from faithmeter.data.splits import DataSpec, Splits, load_splits
-from faithmeter.data.tasks import Task
-from faithmeter.errors import InputError, require_finite
+from faithmeter.errors import InputError
 from faithmeter.files import only_one
-from faithmeter.in_distribution import masked_at_random
+from faithmeter.in_distribution.masf import masked_at_random
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.models.bilstm import BILSTM
-from faithmeter.models.classifier import Classifier, classes_of, load_classifier
-from faithmeter.models.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.sources import absolute_model
 from faithmeter.performance import LEVEL, majority_p_value, majority_performance, performance, require_metric
 from faithmeter.progress import Reporter, Silent
-from faithmeter.runs.commands import as_command
+from faithmeter.reports.card import store_card
 from faithmeter.runs.results import Result, Rows, find
 from faithmeter.runs.run import Run, RunConfig, refuse_existing
-from faithmeter.studies.faithfulness_rows import store_card
-from faithmeter.training import TrainingConfig, fine_tune
-from faithmeter.training.config import ADVERSARIAL, GUIDED
-from faithmeter.training.loop import Attack
+from faithmeter.runs.texts import encode
+from faithmeter.training.config import ADVERSARIAL, GUIDED, TrainingConfig, TrainingOptions
+from faithmeter.training.loop import Attack, fine_tune
+from faithmeter.training.start import fresh_classifier, training_defaults, with_classes_of
 
-# batch size and epochs of BiLSTM-attention by task (Madsen et al., 2022, Table 4). bAbI is given 100 epochs there and
-# is learnt in 20.
-BILSTM_SETTINGS = {"snli": (128, 25), "babi": (50, 20), "other": (32, 8)}
 FLATTENS = (
     "explanation-guided training flattens attention instead of leading it towards attributions (see "
     "docs/robust-training.md): what comes of it is no test of the REGEX paper."
 )
 DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, and how many random choices of them
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """What a user may say about training; None means the default for the model and task."""
-
-    strategy: str | None = None
-    validation: str | None = None
-    epochs: int | None = None
-    optimizer: str | None = None
-    learning_rate: float | None = None
-    batch_size: int | None = None
-    accumulate: int | None = None
-    weight_decay: float | None = None
-    warmup: float | None = None
-    clip: float | None = None
-    mask_context: bool | None = None
-    curriculum: bool | None = None
-    mixed_precision: str | None = None
-    tracker: str | None = None
-    robust: tuple[str, ...] | None = None
-    igr_weight: float | None = None
-    vat_weight: float | None = None
-    vat_radius: float | None = None
-    guided_weight: float | None = None
-    guided_share: float | None = None
-    adversarial_share: float | None = None
-    adversarial_budget: float | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        require_finite(vars(self))
-
-    def over(self, defaults: TrainingConfig) -> TrainingConfig:
-        """Return the defaults with what the user said in their place."""
-        said = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        return dataclasses.replace(defaults, **said)
-
-
-def training_defaults(model: str, task: Task) -> TrainingConfig:
-    """Return the papers' settings, or those that a small transformer learns with from scratch."""
-    if model in SHAPES:
-        return TrainingConfig(epochs=3, learning_rate=1e-3, batch_size=32, clip=1.0, curriculum=True)
-    if model == BILSTM:
-        family = task.name.split("-")[0]
-        batch_size, epochs = BILSTM_SETTINGS.get(family, BILSTM_SETTINGS["other"])
-        return TrainingConfig(
-            epochs=epochs,
-            optimizer="amsgrad",
-            learning_rate=1e-3,
-            batch_size=batch_size,
-            weight_decay=1e-5,
-            betas=(0.9, 0.999),
-            warmup=0.0,
-        )
-    return TrainingConfig(epochs=task.epochs)
 
 
 def train(
@@ -118,7 +54,7 @@ def train(
     splits, kept = with_classes_of(model, load_splits(data))
     classifier = fresh_classifier(model, splits, seed=training.seed, max_length=max_length, vectors=vectors)
     config = RunConfig(
-        data=absolute(data),
+        data=data.absolute(),
         model=absolute_model(model),
         training=training,
         labels=splits.labels,
@@ -178,7 +114,7 @@ def train_or_go_on(
     run = Run(path)
     taught, vectors = options.over(training_defaults(model, data.resolved())), vectors and str(Path(vectors).resolve())
     found = run.config
-    asked = (absolute_model(model), absolute(data), taught, max_length, vectors)
+    asked = (absolute_model(model), data.absolute(), taught, max_length, vectors)
     if (found.model, found.data, found.training, found.max_length, found.vectors) != asked:
         raise InputError(f"{path} is a run with another model, data or training. Name another place.")
     return run if run.trained and run.results else resume(path, reporter=reporter)
@@ -187,35 +123,6 @@ def train_or_go_on(
 def _main_process_only(reporter: Reporter | None) -> Reporter:
     """Return the reporter in the first of the processes that `accelerate launch` started, silence in the others."""
     return reporter if reporter is not None and PartialState().is_main_process else Silent()
-
-
-def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
-    """Return the splits with the class numbers of a model that classifies already, and what to say about its head."""
-    classes = None if model in FROM_SCRATCH else classes_of(model)
-    if classes is None:
-        return splits, []
-    fitting = splits.in_order_of(classes)
-    if fitting is not None:
-        return fitting, [f"The model classifies already: its head and its classes ({', '.join(fitting.labels)}) stay."]
-    return splits, [
-        f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(splits.labels)}): "
-        "it learns a new head."
-    ]
-
-
-def fresh_classifier(
-    model: str, splits: Splits, *, seed: int, max_length: int, vectors: str | None = None
-) -> Classifier:
-    """Return the model as it is before it is trained on the splits; `seed` draws what it does not bring along."""
-    if vectors is not None and model != BILSTM:
-        raise InputError(f"Word vectors are for the model {BILSTM!r}, which has embeddings of words; {model} has not.")
-    if model not in FROM_SCRATCH:
-        return load_classifier(model, splits.labels, new_head=True, seed=seed, max_length=max_length)
-    pairs = "context" in splits.train.column_names
-    texts = [*splits.train["text"], *(splits.train["context"] if pairs else [])]
-    if model in SHAPES:
-        return small_classifier(texts, splits.labels, shape=model, seed=seed, max_length=max_length)
-    return bilstm_classifier(texts, splits.labels, pairs=pairs, vectors=vectors, seed=seed, max_length=max_length)
 
 
 def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: Reporter) -> Run:
@@ -305,32 +212,11 @@ def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Rep
     majority = majority_performance(config.metric, train_labels, test.labels)
     # the model as later commands will load it, so that what is tested is what is stored
     classifier = run.classifier()
-    classifier.room.tell = reporter.warn
+    classifier.memory.warn = reporter.warn
     results = masked_performance(classifier, test, train_labels, config.metric, config.seed, reporter)
     results.append(Result(kind="majority", value=majority, metric=config.metric, n=len(test)))
     run.store_results(("performance", "majority", "majority_p_value"), results)
     store_card(run)
-
-
-def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter: Reporter) -> Encoded:
-    """Tokenise a split, and say which rows are cut and which have nothing to mask, and later when memory runs out."""
-    contexts = split["context"] if "context" in split.column_names else None
-    encoded = dataclasses.replace(classifier.encode(split["text"], contexts, split["label"]), split=part)
-    classifier.room.tell = reporter.warn
-    say_what_is_odd(encoded, part, classifier, reporter)
-    return encoded
-
-
-def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporter: Reporter) -> None:
-    """Say which rows of a split are cut and which have nothing to mask."""
-    if encoded.truncated:
-        reporter.note(
-            f"{encoded.truncated} of {len(encoded)} {part} rows are longer than {classifier.max_length} tokens "
-            "and were cut there."
-        )
-    unmaskable = int((encoded.maskable_counts == 0).sum())  # an empty text, or one of special tokens only
-    if unmaskable:
-        reporter.note(f"{unmaskable} of {len(encoded)} {part} rows have no token that can be masked: kept as they are.")
 
 
 def masked_performance(
@@ -358,34 +244,3 @@ def masked_performance(
                 )
             )
     return results
-
-
-def command_to_train(path: str | Path, data: DataSpec, model: str | Path, max_length: int) -> str:
-    """Return the command that trains a model on data, by masked fine-tuning."""
-    return as_command("train", path, options={**data.options, "model": model, "max_length": max_length})
-
-
-def command_to_train_on(run: Run) -> str | None:
-    """Return the command that goes on from a run's model, with its data, to one that understands masks.
-
-    None where that is no way out, because the texts are of another domain than the model's own.
-    """
-    config = run.config
-    if config.reference is not None:
-        return None
-    return command_to_train(f"{run.path}-masked", config.data, run.model_folder, config.max_length)
-
-
-def absolute_model(model: str) -> str:
-    """Return a model folder by its absolute path, any other name as it is."""
-    return str(Path(model).resolve()) if Path(model).is_dir() else model
-
-
-def absolute(data: DataSpec) -> DataSpec:
-    """Return the same data by absolute paths, so that later commands find it from anywhere."""
-    paths: dict[str, Any] = {
-        name: str(Path(value).resolve())
-        for name in ("data", "validation_data", "test_data", "data_dir")
-        if (value := getattr(data, name)) is not None
-    }
-    return dataclasses.replace(data, **paths)

@@ -19,12 +19,11 @@ from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Floats, majority_performance, weighted_performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.transfer import AT_HOME, ELSEWHERE
-from faithmeter.runs.kinds import TRANSFER, TRANSFER_KINDS, TRANSFER_MAJORITY
-from faithmeter.runs.results import Result
+from faithmeter.runs.results import TRANSFER, TRANSFER_KINDS, TRANSFER_MAJORITY, Result
 from faithmeter.runs.run import Run
+from faithmeter.runs.texts import encode
 from faithmeter.statistics import Weights, bca_interval
 from faithmeter.studies.adopt import adopt
-from faithmeter.studies.train import absolute, encode
 
 # names of the same class, which everybody writes in these two ways
 SYNONYMS = (frozenset(("neg", "negative")), frozenset(("pos", "positive")))
@@ -47,7 +46,7 @@ def transfer(path: str | Path, out: str | Path, data: DataSpec, *, reporter: Rep
             f"{path} has no in-distribution test, so nobody could tell whether other texts are strange to its model. "
             f"Run `faithmeter check {path}` first."
         )
-    data = _all_rows_tested(absolute(data), reporter)
+    data = _all_rows_tested(data.absolute(), reporter)
     _require_like_texts(home.data, data)
     data = _with_classes(data, home.labels, reporter)
     made = adopt(

@@ -1,5 +1,6 @@
 """How a classifier is trained: one table of settings, and what is refused."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,6 +18,17 @@ ROBUST: Mapping[str, tuple[str, ...]] = MappingProxyType(
         VAT: ("vat_weight", "vat_radius"),
         GUIDED: ("guided_weight", "guided_share"),
         ADVERSARIAL: ("adversarial_share", "adversarial_budget"),
+    }
+)
+# a strategy and what is added to cross-entropy; any other way can be spelt, as in masked+vat
+WAYS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "plain": ("plain", ()),
+        "masked": ("masked", ()),
+        "robust": ("plain", (IGR, VAT)),
+        "explanation-guided": ("plain", (GUIDED,)),
+        "adversarial": ("plain", (ADVERSARIAL,)),
+        "combined": ("masked", (IGR, VAT, GUIDED)),
     }
 )
 # by name, with what people call them; AMSGrad is Adam's form that never forgets a large gradient
@@ -114,3 +126,53 @@ class TrainingConfig:
     def idle(self) -> set[str]:
         """The settings of robust training that this one does without."""
         return {name for kind, names in ROBUST.items() if kind not in self.robust for name in names}
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What a user may say about training; None means the default for the model and task."""
+
+    strategy: str | None = None
+    validation: str | None = None
+    epochs: int | None = None
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    accumulate: int | None = None
+    weight_decay: float | None = None
+    warmup: float | None = None
+    clip: float | None = None
+    mask_context: bool | None = None
+    curriculum: bool | None = None
+    mixed_precision: str | None = None
+    tracker: str | None = None
+    robust: tuple[str, ...] | None = None
+    igr_weight: float | None = None
+    vat_weight: float | None = None
+    vat_radius: float | None = None
+    guided_weight: float | None = None
+    guided_share: float | None = None
+    adversarial_share: float | None = None
+    adversarial_budget: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        require_finite(vars(self))
+
+    def over(self, defaults: TrainingConfig) -> TrainingConfig:
+        """Return the defaults with what the user said in their place."""
+        said = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return dataclasses.replace(defaults, **said)
+
+
+def way_of(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return the strategy and the added losses of a way: a name of the table, or strategy+loss+loss."""
+    if name in WAYS:
+        return WAYS[name]
+    strategy, *robust = name.split("+")
+    if strategy not in STRATEGIES or not set(robust) <= set(ROBUST):
+        raise InputError(
+            f"There is no way of training {name!r}.{nearest(name, WAYS)} Choose from {', '.join(WAYS)}, or spell one: "
+            f"{', '.join(STRATEGIES)}, then + and any of {', '.join(ROBUST)}."
+        )
+    return strategy, tuple(robust)

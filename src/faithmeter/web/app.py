@@ -24,12 +24,12 @@ from faithmeter.errors import InputError
 from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, Explanation, explain_text, require_target
 from faithmeter.explaining.heat_map import visible
 from faithmeter.explaining.small_curve import small_curve
-from faithmeter.importance import as_measure, measures_of
+from faithmeter.importance.table import as_measure, measures_of
 from faithmeter.models.classifier import Classifier
 from faithmeter.reports import words
 from faithmeter.runs.run import Run
 from faithmeter.studies.explain import as_measured
-from faithmeter.web.desk import Desk
+from faithmeter.web.job_queue import JobQueue
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 LARGEST_QUESTION = 8_000_000  # bytes
@@ -61,7 +61,7 @@ class Explorer:
         self.masf, self.best, self.rows = run.in_distribution_test(), run.measure_to_use, run.results
         self.doubt, self.pairs = words.doubt(self.rows), self.config.data.resolved().context is not None
         self.options = as_measured(run, ExplainOptions())
-        self.desk = Desk()
+        self.job_queue = JobQueue()
 
     async def page(self, _: Request) -> Response:
         """Return the page."""
@@ -106,14 +106,14 @@ class Explorer:
             doubts = {one.name: None if self.doubt else words.doubt(self.rows, one.name) for one in chosen}
             return [shown(replace(one, doubt=doubts[one.measure])) for one in found]
 
-        return JSONResponse({"job": self.desk.submit(work).number}, status_code=202)
+        return JSONResponse({"job": self.job_queue.submit(work).number}, status_code=202)
 
     async def job(self, request: Request) -> Response:
         """Return how far an explanation is, or what came of it."""
         number = request.path_params["number"]
         if request.method == "DELETE":
-            self.desk.cancel(number)
-        found = self.desk.find(number)
+            self.job_queue.cancel(number)
+        found = self.job_queue.find(number)
         if found is None:
             return JSONResponse({"error": "There is no such explanation any more: ask again."}, status_code=404)
         content = {"state": found.state, "passes": found.passes, "error": found.problem, "answer": found.answer}

@@ -19,9 +19,9 @@ from faithmeter.data.splits import DataSpec
 from faithmeter.errors import InputError
 from faithmeter.files import read_json, read_jsonl, write_bytes, write_json, write_jsonl
 from faithmeter.measuring.retraining import Importance, Node, graph
-from faithmeter.runs.results import Result
+from faithmeter.runs.results import Result, Row
 from faithmeter.runs.run import begin, is_roar, read_config, subject_of
-from faithmeter.training import TrainingConfig
+from faithmeter.training.config import TrainingConfig
 
 FORMAT = 1
 SPLITS = ("train", "validation", "test")
@@ -127,7 +127,7 @@ class RoarRun:
         return sum(not self.is_done(node) for node in self.config.nodes())
 
     @property
-    def results(self) -> list[dict[str, Any]]:
+    def results(self) -> list[Row]:
         """Every result row."""
         return read_jsonl(self.path / "results.jsonl", GO_ON.format(self.path))
 

@@ -10,17 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from faithmeter.data.batch import Batch, Encoded
+from faithmeter.data.batch import Encoded
 from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.data.tasks import Task
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import at_work, is_done, new_folder, only_one, wait_until_nobody_is_at_work, write_json
-from faithmeter.importance import EXPENSIVE, IMPORTANCE_MEASURES, ON_REQUEST, with_steps
-from faithmeter.masking import Purpose, random_stream
+from faithmeter.importance.measure import with_steps
+from faithmeter.importance.table import IMPORTANCE_MEASURES, NOT_RETRAINED, distinct
 from faithmeter.measuring.curves import TARGETS
 from faithmeter.measuring.retraining import (
     ALL_MASKED,
@@ -41,12 +37,13 @@ from faithmeter.measuring.retraining import (
 )
 from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.models.from_scratch import FROM_SCRATCH
+from faithmeter.models.sources import absolute_model
 from faithmeter.performance import performance, require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.engines import one_thread, work_through
-from faithmeter.runs.estimates import duration, seconds_per_token
+from faithmeter.runs.estimates import duration, epoch_seconds, seconds_per_token
 from faithmeter.runs.run import is_roar, refuse_existing
-from faithmeter.studies.measure import distinct
+from faithmeter.runs.texts import encode, say_what_is_odd
 from faithmeter.studies.roar.experiment import (
     SPLITS,
     RoarConfig,
@@ -57,22 +54,10 @@ from faithmeter.studies.roar.experiment import (
     save_masks,
 )
 from faithmeter.studies.roar.rows import summarise
-from faithmeter.studies.train import (
-    TrainingOptions,
-    absolute,
-    absolute_model,
-    encode,
-    fresh_classifier,
-    say_what_is_odd,
-    training_defaults,
-    with_classes_of,
-)
-from faithmeter.training import TrainingConfig, fine_tune
-from faithmeter.training.config import ADVERSARIAL
-from faithmeter.training.curriculum import mini_batches
+from faithmeter.training.config import ADVERSARIAL, TrainingConfig, TrainingOptions
+from faithmeter.training.loop import fine_tune
+from faithmeter.training.start import fresh_classifier, training_defaults, with_classes_of
 
-# what is not retrained on unless it is named
-DEAR = (*EXPENSIVE, *ON_REQUEST)
 Tokenised = dict[str, Encoded]  # by the name of the split
 
 
@@ -169,7 +154,7 @@ def begin_roar(
         reporter.note(note)
     names = [one.name for one in distinct(options.measures, classifier)]
     config = RoarConfig(
-        data=absolute(data),
+        data=data.absolute(),
         model=absolute_model(model),
         training=said.over(_training_defaults(model, task)),
         labels=splits.labels,
@@ -177,7 +162,7 @@ def begin_roar(
         fingerprint=fingerprint_with(splits, model, vectors),
         max_length=max_length,
         vectors=vectors and str(Path(vectors).resolve()),
-        measures=tuple(name for name in names if options.measures is not None or name not in DEAR),
+        measures=tuple(name for name in names if options.measures is not None or name not in NOT_RETRAINED),
         protocols=options.protocols,
         seeds=options.seeds,
         steps=options.steps,
@@ -391,25 +376,3 @@ def estimated_seconds(classifier: Classifier, splits: Tokenised, left: Sequence[
             masked = masked_count(int(words), node.step, config.steps)
             total += 0 if passes is None else passes(int(words) - masked) * tokens * pace
     return total
-
-
-def epoch_seconds(classifier: Classifier, train: Encoded, batch_size: int) -> float:
-    """Return about how long a pass over the training data will take, from a few mini-batches that are timed."""
-    order = random_stream(0, Purpose.TRAIN_ORDER)
-    batches = mini_batches(np.arange(len(train)), train.lengths, batch_size, order)
-    tried = batches[: min(6, len(batches))]
-
-    def learn(batch: Batch) -> tuple[Tensor]:
-        loss = torch.nn.functional.cross_entropy(classifier.logits(batch), batch.labels)
-        loss.backward()
-        return (loss.detach()[None],)
-
-    classifier.model.train()
-    for number, rows in enumerate(tried):
-        if number == len(tried) // 3:  # the first ones of a process are slower
-            started = time.perf_counter()
-        classifier.room.through(train.batch(rows), learn)
-    seconds = (time.perf_counter() - started) / (len(tried) - len(tried) // 3)
-    classifier.model.zero_grad(set_to_none=True)
-    classifier.model.eval()
-    return seconds * len(batches)

@@ -1,24 +1,29 @@
 """About how long the jobs of a suite will take: from a few mini-batches and passes that are timed on this machine."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from faithmeter.data.batch import Encoded
-from faithmeter.data.splits import Splits
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES, distinct
 from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.judge import Need
 from faithmeter.masking import STEPS
 from faithmeter.progress import Silent
-from faithmeter.runs.estimates import estimated_seconds, seconds_per_token
+from faithmeter.runs.estimates import epoch_seconds, estimated_seconds, seconds_per_token
+from faithmeter.runs.texts import encode, in_units
 from faithmeter.studies.audit import KNOWN_TOKEN_ROWS
 from faithmeter.studies.check import ROWS
-from faithmeter.studies.measure import distinct, in_units
-from faithmeter.studies.roar.roar import epoch_seconds
-from faithmeter.studies.suite.jobs import CHECK, JUDGE, MEASURE, RANDOM, RETRAIN, TRAIN, Job, Plan
-from faithmeter.studies.train import encode, fresh_classifier, training_defaults, with_classes_of
+
+if TYPE_CHECKING:
+    from faithmeter.data.batch import Encoded
+    from faithmeter.data.splits import Splits
+    from faithmeter.studies.suite.jobs import Job, Plan
+from faithmeter.runs.stages import CHECK, JUDGE, MEASURE, RANDOM, RETRAIN, TRAIN
+from faithmeter.training.start import fresh_classifier, training_defaults, with_classes_of
 
 SAMPLE = 500  # rows of each split that are tokenised and timed; the others are taken to be like them
 SMALL = 2.0  # seconds that a job takes at least, which loads a model and writes a file
@@ -46,7 +51,7 @@ def pace_of(plan: Plan, splits: Splits) -> Pace:
     few = {name: split.select(range(min(SAMPLE, rows[name]))) for name, split in few.items()}
     train, test = (encode(classifier, split, name, Silent()) for name, split in few.items())
     if plan.measured is not None:
-        test = in_units(test, classifier, few["test"], plan.measured)
+        test = in_units(test, classifier, few["test"], plan.measured.by, plan.measured.chunk)
     batch_size = plan.training.over(training_defaults(plan.model, splits.task)).batch_size
     epoch = epoch_seconds(classifier, train, batch_size) * rows["train"] / len(train)
     return Pace(epoch, seconds_per_token(classifier, test), test, rows)

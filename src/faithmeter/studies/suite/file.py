@@ -17,17 +17,16 @@ from typing import Any
 
 from faithmeter.data.splits import DataSpec
 from faithmeter.errors import InputError, nearest
-from faithmeter.importance import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES, NOT_RETRAINED
 from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.judge import Need
+from faithmeter.reports.formats import FORMATS
 from faithmeter.studies.audit import AuditOptions
 from faithmeter.studies.check import FORMS, ROWS
-from faithmeter.studies.compare import way_of
 from faithmeter.studies.measure import MeasureOptions
-from faithmeter.studies.report import FORMATS
-from faithmeter.studies.roar.roar import DEAR, RoarOptions
+from faithmeter.studies.roar.roar import RoarOptions
 from faithmeter.studies.select import SelectOptions
-from faithmeter.studies.train import TrainingOptions
+from faithmeter.training.config import TrainingOptions, way_of
 
 READY = resources.files("faithmeter.studies.suite") / "ready"
 BY_WAYS = ("strategy", "robust", "seed")  # settings of training that `ways` and `seeds` say
@@ -203,7 +202,7 @@ def _retraining(
     options = _options(RoarOptions, table, "[roar]", leave_out=("seeds",), seeds=seeds, also=hints)
     assert options is not None
     if options.measures is None:
-        options = dataclasses.replace(options, measures=tuple(one for one in known if one not in DEAR))
+        options = dataclasses.replace(options, measures=tuple(one for one in known if one not in NOT_RETRAINED))
     if not options.measures:
         raise _FaultError("[roar]: name the measures to retrain for.")
     return options, training

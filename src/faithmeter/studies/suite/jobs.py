@@ -4,6 +4,8 @@ A job that is done leaves a mark, a small file that appears whole or not at all,
 data, weights, version. The mark is what makes the same command go on, and what tells when old results do not fit.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import json
@@ -13,30 +15,37 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from faithmeter.data.splits import DataSpec
 from faithmeter.data.units import TOKEN
 from faithmeter.files import at_work, write_json
 from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.judge import Need
-from faithmeter.measuring.retraining import Node, graph
+from faithmeter.measuring.retraining import graph
+from faithmeter.models.sources import absolute_model
 from faithmeter.progress import Silent
 from faithmeter.runs.run import Run
-from faithmeter.studies.audit import AuditOptions, audit
+from faithmeter.studies.audit import audit
 from faithmeter.studies.check import check
-from faithmeter.studies.measure import MeasureOptions, begin_measuring, measure, measure_part
+from faithmeter.studies.measure import begin_measuring, measure, measure_part
 from faithmeter.studies.roar.experiment import RoarRun
-from faithmeter.studies.roar.roar import RoarOptions, begin_roar, do, go_on, tidy
-from faithmeter.studies.select import SelectOptions, select
-from faithmeter.studies.suite.file import Suite, SuiteModel, SuiteTask
-from faithmeter.studies.train import TrainingOptions, absolute, absolute_model, train_or_go_on
+from faithmeter.studies.roar.roar import begin_roar, do, go_on, tidy
+from faithmeter.studies.select import select
+
+if TYPE_CHECKING:
+    from faithmeter.data.splits import DataSpec
+    from faithmeter.measuring.retraining import Node
+    from faithmeter.studies.audit import AuditOptions
+    from faithmeter.studies.measure import MeasureOptions
+    from faithmeter.studies.roar.roar import RoarOptions
+    from faithmeter.studies.select import SelectOptions
+    from faithmeter.studies.suite.file import Suite, SuiteModel, SuiteTask
+    from faithmeter.training.config import TrainingOptions
+from faithmeter.runs.stages import BEGIN, CHECK, GATHER, JUDGE, MEASURE, RANDOM, RETRAIN, SELECT, SUMMARISE, TRAIN
+from faithmeter.studies.train import train_or_go_on
 
 FORMAT = 1  # of the marks; jobs marked in another format are not taken to be done
 NO_MODEL: Mapping[str, str | None] = {"weights": None, "tokenizer_and_config": None}
-TRAIN, CHECK, MEASURE, SUMMARISE, JUDGE, SELECT = "train", "check", "measure", "summarise", "judge", "select"
-BEGIN, RETRAIN, GATHER = "begin", "retrain", "gather"  # of an experiment of retraining
-RANDOM = "random"
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,7 @@ class Job:
             "vectors": plan.vectors,
             "max_length": plan.max_length,
         }
-        data = dataclasses.asdict(absolute(plan.data))
+        data = dataclasses.asdict(plan.data.absolute())
         # what was done before labels could be cleaned is done still
         shared |= {"data": {name: value for name, value in data.items() if name != "clean_labels" or value}}
         training = {name: value for name, value in vars(plan.training).items() if value is not None}

@@ -24,9 +24,10 @@ from faithmeter.reports.words import doubt, recommended
 from faithmeter.runs.engines import Engine, Processes, ThisProcess, go_through, one_thread, workers_here
 from faithmeter.runs.estimates import duration
 from faithmeter.runs.ray_engine import RayCluster
-from faithmeter.runs.results import Row, find, number
+from faithmeter.runs.results import find, number
 from faithmeter.runs.run import Run
 from faithmeter.runs.settings import differing
+from faithmeter.runs.stages import SUMMARISE, TRAIN
 from faithmeter.studies.report import report
 from faithmeter.studies.roar.experiment import RoarRun
 from faithmeter.studies.roar.roar import fingerprint_with
@@ -34,8 +35,6 @@ from faithmeter.studies.suite.estimate import pace_of, seconds_of, time_left
 from faithmeter.studies.suite.file import Suite, read_suite, suite_text
 from faithmeter.studies.suite.jobs import (
     NO_MODEL,
-    SUMMARISE,
-    TRAIN,
     Job,
     Plan,
     jobs_of,
@@ -298,7 +297,7 @@ def result_rows(out: str | Path, whole: Sequence[Plan]) -> list[dict[str, Any]]:
 
     Times differ from one machine to the next, and from one engine to the next; everything else may not.
     """
-    found = []
+    found = list[dict[str, Any]]()
     for plan in whole:
         folder = Path(out) / plan.folder
         of = {"task": plan.task, "model": plan.model_name, "way": plan.way, "seed": plan.seed}
@@ -307,7 +306,7 @@ def result_rows(out: str | Path, whole: Sequence[Plan]) -> list[dict[str, Any]]:
     return sorted(found, key=_place)
 
 
-def _place(row: Row) -> tuple[tuple[bool, Any], ...]:
+def _place(row: Mapping[str, Any]) -> tuple[tuple[bool, Any], ...]:
     return tuple((row[name] is not None, row[name] if row[name] is not None else 0) for name in COLUMNS[:11])
 
 

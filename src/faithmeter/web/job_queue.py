@@ -1,4 +1,4 @@
-"""The desk where explanations are asked for: many people at once, one pass through the model at a time, in turn.
+"""The queue of explanations: many people at once, one pass through the model at a time, in turn.
 
 A thread for each piece of work, and a turn that goes round between passes: a beam search of minutes delays a quick
 question by one pass only. Work that nobody asks after any more, or that was cancelled, ends at its next pass.
@@ -56,7 +56,7 @@ class Job:
     unwanted: threading.Event = field(default_factory=threading.Event)
 
 
-class Desk:
+class JobQueue:
     """Takes work and keeps its answers for a while."""
 
     def __init__(self) -> None:

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithmeter.data.batch import Batch
-from faithmeter.judges.ground_truth import chance_of, ground_truth
-from faithmeter.judges.ranking import ranks
+from faithmeter.judges.ranking import chance_of, ground_truth, ranks
 from faithmeter.measuring.curves import mask_most_important
 
 

@@ -1,0 +1,225 @@
+"""The table of importance measures. To add one, write a function of (classifier, batch, targets, seed) and its row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from faithmeter.errors import InputError, nearest
+from faithmeter.importance.attention import (
+    attention,
+    attention_at,
+    attention_average,
+    attention_average_at,
+    attention_rollout,
+    attention_rollout_at,
+    scaled_attention,
+    scaled_attention_at,
+)
+from faithmeter.importance.beam import WIDTH, beam
+from faithmeter.importance.chance import random_importance
+from faithmeter.importance.deep_lift import deep_lift, deep_lift_at
+from faithmeter.importance.ensemble import ensemble
+from faithmeter.importance.gradient import (
+    STEPS,
+    gradient_l1,
+    gradient_l1_at,
+    gradient_l2,
+    gradient_l2_at,
+    input_times_gradient,
+    input_times_gradient_at,
+    integrated_gradient,
+    integrated_gradient_at,
+)
+from faithmeter.importance.measure import ImportanceMeasure, absolute, absolute_at, of_function, of_units
+from faithmeter.importance.occlusion import PASSES, leave_one_out, leave_one_out_sampled
+from faithmeter.importance.search import evaluations, search
+from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
+from faithmeter.models.bilstm import BiLSTMConfig
+
+if TYPE_CHECKING:
+    from faithmeter.importance.measure import Explain
+    from faithmeter.models.classifier import Classifier
+
+
+BILSTM_TYPE = BiLSTMConfig.model_type  # has one attention, so nothing to average or to roll out
+
+
+def integrated(
+    name: str, *, signed: bool, baseline: str = "zero", steps: int = STEPS, on_request: bool = False
+) -> ImportanceMeasure:
+    """Return the row of an integrated gradient with so many steps from a baseline."""
+    explain = of_units(partial(integrated_gradient, steps=steps, baseline=baseline))
+    at = partial(integrated_gradient_at, steps=steps, baseline=baseline)
+    return ImportanceMeasure(
+        name,
+        "gradient",
+        explain if signed else absolute(explain),
+        lambda _: 3 * steps,
+        signed=signed,
+        at=at if signed else absolute_at(at),
+        absolute_of=None if signed else name.replace("-abs", "-signed"),
+        on_request=on_request,
+        stepped=lambda other: integrated(name, signed=signed, baseline=baseline, steps=other, on_request=on_request),
+    )
+
+
+_TABLE = (
+    ImportanceMeasure("random", "random", random_importance, lambda _: 0, signed=False, recursive=False),
+    ImportanceMeasure("grad-l1", "gradient", of_units(gradient_l1), lambda _: 3, signed=False, at=gradient_l1_at),
+    ImportanceMeasure(
+        "grad-l2", "gradient", of_units(gradient_l2, power=2), lambda _: 3, signed=False, at=gradient_l2_at
+    ),
+    ImportanceMeasure(
+        "x-grad-signed",
+        "gradient",
+        of_units(input_times_gradient),
+        lambda _: 3,
+        signed=True,
+        at=input_times_gradient_at,
+    ),
+    ImportanceMeasure(
+        "x-grad-abs",
+        "gradient",
+        absolute(of_units(input_times_gradient)),
+        lambda _: 3,
+        signed=False,
+        at=absolute_at(input_times_gradient_at),
+        absolute_of="x-grad-signed",
+    ),
+    integrated("ig-signed", signed=True),
+    integrated("ig-abs", signed=False),
+    ImportanceMeasure("loo-signed", "occlusion", leave_one_out, lambda n: n + 1, signed=True),
+    ImportanceMeasure(
+        "loo-abs", "occlusion", absolute(leave_one_out), lambda n: n + 1, signed=False, absolute_of="loo-signed"
+    ),
+    # of short texts it is loo-signed
+    ImportanceMeasure(
+        "loo-sampled", "occlusion", leave_one_out_sampled, lambda n: min(n + 1, PASSES), signed=True, on_request=True
+    ),
+    ImportanceMeasure(
+        "beam",
+        "occlusion",
+        beam,
+        lambda n: WIDTH * n * (n - 1) / 2 + 1,
+        signed=True,
+        recursive=False,
+        expensive=True,
+    ),
+    ImportanceMeasure("search", "occlusion", search, evaluations, signed=True, recursive=False, expensive=True),
+    ImportanceMeasure("attention", "attention", of_units(attention), lambda _: 1, signed=False, at=attention_at),
+    ImportanceMeasure(
+        "scaled-attention", "attention", of_units(scaled_attention), lambda _: 3, signed=True, at=scaled_attention_at
+    ),
+    ImportanceMeasure("lime", "surrogate", lime, lambda _: SAMPLES, signed=True, expensive=True),
+    ImportanceMeasure("kernel-shap", "surrogate", kernel_shap, lambda _: SAMPLES, signed=True, expensive=True),
+    ImportanceMeasure(
+        "attention-average",
+        "attention",
+        of_units(attention_average),
+        lambda _: 1,
+        signed=False,
+        at=attention_average_at,
+        not_for=BILSTM_TYPE,
+    ),
+    ImportanceMeasure(
+        "attention-rollout",
+        "attention",
+        of_units(attention_rollout),
+        lambda _: 1,
+        signed=False,
+        at=attention_rollout_at,
+        not_for=BILSTM_TYPE,
+    ),
+    ImportanceMeasure(
+        "attention-rollout-residual",
+        "attention",
+        of_units(partial(attention_rollout, residual=True)),
+        lambda _: 1,
+        signed=False,
+        at=partial(attention_rollout_at, residual=True),
+        not_for=BILSTM_TYPE,
+    ),
+    ImportanceMeasure("deep-lift", "gradient", of_units(deep_lift), lambda _: 5, signed=True, at=deep_lift_at),
+    # ensembles compute again what their members do
+    ImportanceMeasure(
+        "ensemble-top3",
+        "ensemble",
+        ensemble((lime, kernel_shap, of_units(integrated_gradient))),
+        lambda _: 2 * SAMPLES + 3 * STEPS,
+        signed=True,
+        on_request=True,
+    ),
+    ImportanceMeasure(
+        "ensemble-all",
+        "ensemble",
+        ensemble(
+            (
+                of_units(gradient_l2, power=2),
+                of_units(input_times_gradient),
+                of_units(integrated_gradient),
+                of_units(attention_average),
+                of_units(attention_rollout),
+                lime,
+                kernel_shap,
+            )
+        ),
+        lambda _: 2 * SAMPLES + 3 * STEPS + 8,
+        signed=True,
+        not_for=BILSTM_TYPE,
+        on_request=True,
+    ),
+    # For models for which zero is no start (`completeness`). Last, so that the others keep their colours.
+    integrated("ig-mask-signed", signed=True, baseline="mask", on_request=True),
+    integrated("ig-mask-abs", signed=False, baseline="mask", on_request=True),
+)
+IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
+ON_REQUEST = tuple(row.name for row in _TABLE if row.on_request)
+EXPENSIVE = tuple(row.name for row in _TABLE if row.expensive)
+NOT_RETRAINED = (*EXPENSIVE, *ON_REQUEST)  # not for all texts of a training, unless they are named
+
+
+def measures_of(model_type: str) -> list[str]:
+    """Return the measures that can explain a model of this type, except `random`, which explains nothing."""
+    return [row.name for row in _TABLE if row.name != "random" and row.explains(model_type)]
+
+
+def is_signed(name: str) -> bool:
+    """Whether a measure tells tokens for a class from tokens against it; a user's own is taken to."""
+    return name not in IMPORTANCE_MEASURES or IMPORTANCE_MEASURES[name].signed
+
+
+def as_measure(measure: str | Explain | ImportanceMeasure) -> ImportanceMeasure:
+    """Return the measure of that name, or a function as a measure (`of_function`)."""
+    if isinstance(measure, ImportanceMeasure):
+        return measure
+    if not isinstance(measure, str):
+        return of_function(measure)
+    if measure not in IMPORTANCE_MEASURES:
+        raise InputError(f"There is no importance measure {measure!r}.{nearest(measure, IMPORTANCE_MEASURES)}")
+    return IMPORTANCE_MEASURES[measure]
+
+
+def distinct(
+    chosen: Sequence[str | Explain | ImportanceMeasure] | None, classifier: Classifier
+) -> list[ImportanceMeasure]:
+    """Return the measures to compare: those named, or all that can explain the model but those `ON_REQUEST`.
+
+    `random` is not one of them: it is the baseline, and always there.
+    """
+    model_type = classifier.model.config.model_type
+    if chosen is None:
+        chosen = [name for name in measures_of(model_type) if name not in ON_REQUEST]
+    measures = [one for one in map(as_measure, chosen) if one.name != "random"]
+    unfit = next((one.name for one in measures if not one.explains(model_type)), None)
+    if unfit is not None:
+        raise InputError(f"{unfit} cannot explain a {model_type} model: leave it out.")
+    names = [one.name for one in measures]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"Two importance measures are named {twice!r}: give each a name of its own.")
+    if not measures:
+        raise InputError("There is nothing to compare with random masking: name an importance measure.")
+    return measures

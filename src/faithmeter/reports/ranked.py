@@ -1,0 +1,32 @@
+"""The table of importance measures, the most faithful first."""
+
+from faithmeter.reports import words
+from faithmeter.reports.formats import Table
+from faithmeter.runs.results import Rows, find, measures, number, rows_of
+
+
+def ranked_table(rows: Rows, prefix: str = "") -> Table:
+    """Return the measures, the most faithful first, with everything a reader compares them by."""
+    cells, judged = [], words.recommended(rows) is not None
+    order = measures(rows)
+    for name in order if judged else sorted(order, key=lambda name: -find(rows, "acu", name)["value"]):
+        shares = [row["value"] for row in rows_of(rows, "share_out_of_distribution", name)]
+        acu, p_value = find(rows, "acu", name), find(rows, "walk_p_value", name)["value"]
+        cells.append(
+            [
+                name,
+                number(acu, 3),
+                number(find(rows, "racu", name)),
+                *([number(find(rows, "acu_behind_best", name), 3)] if judged else []),
+                f"{find(rows, 'seconds_per_text', name)['value']:.3f}",
+                f"{100 * max(shares):.1f} %" if shares else "not checked",
+                "not checked" if p_value is None else f"{p_value:.3f}",
+                str(acu["n"]),
+            ]
+        )
+    each = "trainings" if any(row["over"] == "seeds" for row in rows) else "texts"
+    price = "seconds a text, whole curve"
+    behind = ("behind the best",) if judged else ()
+    columns = ("measure", "ACU", "RACU", *behind, price, "out-of-distribution", "p-value", each)
+    said = "the one to use, then the others by ACU" if judged else "by ACU; none of them is shown to be of use here"
+    return Table(f"{prefix}faithfulness", f"Importance measures: {said}", columns, cells)

@@ -1,0 +1,37 @@
+"""Test texts as a study reads them: tokenised, cut into units, and what is odd about them told."""
+
+import dataclasses
+
+import datasets
+
+from faithmeter.data.batch import Encoded
+from faithmeter.data.units import with_units
+from faithmeter.models.classifier import Classifier
+from faithmeter.progress import Reporter
+
+
+def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter: Reporter) -> Encoded:
+    """Tokenise a split, and say which rows are cut and which have nothing to mask, and later when memory runs out."""
+    contexts = split["context"] if "context" in split.column_names else None
+    encoded = dataclasses.replace(classifier.encode(split["text"], contexts, split["label"]), split=part)
+    classifier.memory.warn = reporter.warn
+    say_what_is_odd(encoded, part, classifier, reporter)
+    return encoded
+
+
+def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporter: Reporter) -> None:
+    """Say which rows of a split are cut and which have nothing to mask."""
+    if encoded.truncated:
+        reporter.note(
+            f"{encoded.truncated} of {len(encoded)} {part} rows are longer than {classifier.max_length} tokens "
+            "and were cut there."
+        )
+    unmaskable = int((encoded.maskable_counts == 0).sum())  # an empty text, or one of special tokens only
+    if unmaskable:
+        reporter.note(f"{unmaskable} of {len(encoded)} {part} rows have no token that can be masked: kept as they are.")
+
+
+def in_units(encoded: Encoded, classifier: Classifier, split: datasets.Dataset, by: str, chunk: int) -> Encoded:
+    """Return a split, as it was encoded, with the units that are masked as a whole."""
+    contexts = split["context"] if "context" in split.column_names else None
+    return with_units(encoded, classifier, split["text"], contexts, by=by, chunk=chunk)

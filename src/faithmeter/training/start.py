@@ -1,0 +1,61 @@
+"""What a training starts from: the model before it learns, and the settings that suit it."""
+
+from faithmeter.data.splits import Splits
+from faithmeter.data.tasks import Task
+from faithmeter.errors import InputError
+from faithmeter.models.bilstm import BILSTM
+from faithmeter.models.classifier import Classifier, classes_of, load_classifier
+from faithmeter.models.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
+from faithmeter.training.config import TrainingConfig
+
+# batch size and epochs of BiLSTM-attention by task (Madsen et al., 2022, Table 4). bAbI is given 100 epochs there and
+# is learnt in 20.
+BILSTM_SETTINGS = {"snli": (128, 25), "babi": (50, 20), "other": (32, 8)}
+
+
+def training_defaults(model: str, task: Task) -> TrainingConfig:
+    """Return the papers' settings, or those that a small transformer learns with from scratch."""
+    if model in SHAPES:
+        return TrainingConfig(epochs=3, learning_rate=1e-3, batch_size=32, clip=1.0, curriculum=True)
+    if model == BILSTM:
+        family = task.name.split("-")[0]
+        batch_size, epochs = BILSTM_SETTINGS.get(family, BILSTM_SETTINGS["other"])
+        return TrainingConfig(
+            epochs=epochs,
+            optimizer="amsgrad",
+            learning_rate=1e-3,
+            batch_size=batch_size,
+            weight_decay=1e-5,
+            betas=(0.9, 0.999),
+            warmup=0.0,
+        )
+    return TrainingConfig(epochs=task.epochs)
+
+
+def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
+    """Return the splits with the class numbers of a model that classifies already, and what to say about its head."""
+    classes = None if model in FROM_SCRATCH else classes_of(model)
+    if classes is None:
+        return splits, []
+    fitting = splits.in_order_of(classes)
+    if fitting is not None:
+        return fitting, [f"The model classifies already: its head and its classes ({', '.join(fitting.labels)}) stay."]
+    return splits, [
+        f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(splits.labels)}): "
+        "it learns a new head."
+    ]
+
+
+def fresh_classifier(
+    model: str, splits: Splits, *, seed: int, max_length: int, vectors: str | None = None
+) -> Classifier:
+    """Return the model as it is before it is trained on the splits; `seed` draws what it does not bring along."""
+    if vectors is not None and model != BILSTM:
+        raise InputError(f"Word vectors are for the model {BILSTM!r}, which has embeddings of words; {model} has not.")
+    if model not in FROM_SCRATCH:
+        return load_classifier(model, splits.labels, new_head=True, seed=seed, max_length=max_length)
+    pairs = "context" in splits.train.column_names
+    texts = [*splits.train["text"], *(splits.train["context"] if pairs else [])]
+    if model in SHAPES:
+        return small_classifier(texts, splits.labels, shape=model, seed=seed, max_length=max_length)
+    return bilstm_classifier(texts, splits.labels, pairs=pairs, vectors=vectors, seed=seed, max_length=max_length)
