@@ -38,7 +38,7 @@ from faithmeter.attacks.kinds import ATTACKS
 from faithmeter.cli import main as cli
 from faithmeter.data import babi
 from faithmeter.importance.table import IMPORTANCE_MEASURES
-from faithmeter.judges.battery import JUDGES
+from faithmeter.judges.table import JUDGES
 from faithmeter.measuring import retraining as roar
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import small_classifier

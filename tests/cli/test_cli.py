@@ -24,9 +24,9 @@ from faithmeter.attacks.kinds import ATTACKS
 from faithmeter.cli import choices
 from faithmeter.cli import main as cli
 from faithmeter.data.units import UNITS
-from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.known_token import PLACES
 from faithmeter.judges.selection import RATIONALES
+from faithmeter.judges.table import JUDGES
 from faithmeter.measuring.curves import TARGETS
 from faithmeter.measuring.retraining import PROTOCOLS, STEP_KINDS
 from faithmeter.performance import METRICS

@@ -6,7 +6,7 @@ from conftest import random_classifier
 from importance.reference import TARGETS, any_classifier, example_batch, strong_classifier
 
 from faithmeter.importance.completeness import LARGE_GAP, completeness_gap, relative_gap, zero_baseline_caution
-from faithmeter.importance.table import IMPORTANCE_MEASURES
+from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 
 ADDED_BEFORE_THE_NORM = ("bert", "roberta", "electra", "albert", "gpt2", "roformer", "bilstm-attention")
 NORM_AT_ONCE = ("deberta", "modernbert", "t5", "llama")
@@ -41,11 +41,13 @@ def test_the_threshold_tells_shapes_for_which_zero_is_a_start_from_others(archit
 def test_where_a_norm_follows_the_embeddings_at_once_the_user_is_told_and_pointed_to_the_mask():
     classifier = random_classifier("deberta")
     batch = example_batch(classifier)
-    said = zero_baseline_caution(classifier, batch, ["loo-signed", "x-grad-abs", "ig-signed"])
+    said = zero_baseline_caution(classifier, batch, map(as_measure, ["loo-signed", "x-grad-abs", "ig-signed"]))
     assert said.startswith("x-grad-abs, ig-signed: these start from the zero embedding")
     assert "miss 100 % of the change" in said
     assert "ig-mask-signed and ig-mask-abs" in said
-    assert zero_baseline_caution(classifier, batch, ["loo-signed", "ig-mask-signed", "grad-l2"]) is None
+    assert (
+        zero_baseline_caution(classifier, batch, map(as_measure, ["loo-signed", "ig-mask-signed", "grad-l2"])) is None
+    )
     # and rightly so: input times gradient finds nothing there, and the mask's baseline does
     found = {
         name: IMPORTANCE_MEASURES[name].explain(classifier, batch, TARGETS, 0).abs().max()
@@ -53,4 +55,7 @@ def test_where_a_norm_follows_the_embeddings_at_once_the_user_is_told_and_pointe
     }
     assert found["x-grad-signed"] < 1e-3 * found["ig-mask-signed"]
     bert = random_classifier("bert")
-    assert zero_baseline_caution(bert, example_batch(bert), ["x-grad-abs", "ig-signed", "deep-lift"]) is None
+    assert (
+        zero_baseline_caution(bert, example_batch(bert), map(as_measure, ["x-grad-abs", "ig-signed", "deep-lift"]))
+        is None
+    )

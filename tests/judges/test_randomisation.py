@@ -7,9 +7,9 @@ from conftest import ARCHITECTURES, random_classifier
 
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges import other_models
-from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.judge import Bench
 from faithmeter.judges.ranking import likeness, rank_correlation
+from faithmeter.judges.table import JUDGES
 from faithmeter.models.randomised import blocks, randomised, untrained
 
 

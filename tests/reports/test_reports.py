@@ -17,7 +17,7 @@ from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measur
 from faithmeter.explaining.explanation import ExplainOptions, explain_text
 from faithmeter.files import write_jsonl
 from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
-from faithmeter.reports import card, figures, words
+from faithmeter.reports import card, figures, sentences
 from faithmeter.reports.card import model_card
 from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
 from faithmeter.reports.page import render_page
@@ -70,7 +70,7 @@ WORSE = {"grad-l2": (0.2, 0.1, 0.3, (0.2, 0.15, 0.25))}
 
 
 def test_the_verdict_names_the_best_its_equals_and_those_behind():
-    found = words.verdict(rows_of(BEST | WORSE))
+    found = sentences.verdict(rows_of(BEST | WORSE))
     assert found[0] == "Use loo-signed to explain this model."
     assert any(line.startswith("beam cannot be told apart from it") for line in found)
     assert any("more faithful than grad-l2" in line and "0.20 (0.15–0.25)" in line for line in found)
@@ -78,7 +78,7 @@ def test_the_verdict_names_the_best_its_equals_and_those_behind():
 
 
 def test_a_model_that_does_not_understand_masks_gets_no_recommendation():
-    found = words.verdict(rows_of(BEST, p_value=0.0001))
+    found = sentences.verdict(rows_of(BEST, p_value=0.0001))
     assert found[0].startswith("No explanation of this model can be judged")
 
 
@@ -87,27 +87,27 @@ def test_a_model_that_does_not_understand_masks_gets_no_recommendation():
     [(100, 100, 1.0, True), (99, 500, 1.0, None), (500, 99, 1.0, None), (20, 20, 0.0001, False)],
 )
 def test_few_texts_may_speak_against_masking_but_not_for_it(validation, tested, p_value, expected):
-    texts = zip(words.CHECKED_TEXTS, (validation, tested), strict=True)
+    texts = zip(sentences.CHECKED_TEXTS, (validation, tested), strict=True)
     rows = rows_of(BEST, p_value) + [row(kind, value) for kind, value in texts]
-    assert words.trusted(rows) is expected
-    assert words.trusted(rows_of(BEST, p_value)) is (p_value == 1.0)  # of earlier runs the numbers are not known
-    assert any("so the comparison is fair" in line for line in words.verdict(rows)) == (expected is True)
-    few = [line for line in words.cautions(rows, 3000) if line.startswith("So few texts give no verdict")]
+    assert sentences.trusted(rows) is expected
+    assert sentences.trusted(rows_of(BEST, p_value)) is (p_value == 1.0)  # of earlier runs the numbers are not known
+    assert any("so the comparison is fair" in line for line in sentences.verdict(rows)) == (expected is True)
+    few = [line for line in sentences.cautions(rows, 3000) if line.startswith("So few texts give no verdict")]
     assert len(few) == (expected is None)
-    assert ("are in-distribution for this model" in words.checked(rows)) == (expected is True)
+    assert ("are in-distribution for this model" in sentences.checked(rows)) == (expected is True)
 
 
 def test_measures_that_lead_out_of_distribution_are_named_where_the_check_gives_no_verdict_too():
     rows = [r for r in rows_of(BEST) if (r["kind"], r["measure"]) != ("walk_p_value", "beam")]
     rows += [row("walk_p_value", 0.001, "beam"), row("share_out_of_distribution", 0.2, "beam", 0.5)]
-    rows += [row(kind, 64) for kind in words.CHECKED_TEXTS]
-    assert any("beam up to 20 % (at 50 % masked)" in line for line in words.cautions(rows, 64))
+    rows += [row(kind, 64) for kind in sentences.CHECKED_TEXTS]
+    assert any("beam up to 20 % (at 50 % masked)" in line for line in sentences.cautions(rows, 64))
 
 
 def test_a_measure_that_may_be_no_better_than_random_is_not_recommended():
-    found = words.verdict(rows_of({"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0))}))
+    found = sentences.verdict(rows_of({"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0))}))
     assert found[0].startswith("No importance measure beats random masking")
-    assert words.verdict([])[0].startswith("Nothing was measured yet")
+    assert sentences.verdict([])[0].startswith("Nothing was measured yet")
 
 
 def test_cautions_say_what_may_mislead():
@@ -115,7 +115,7 @@ def test_cautions_say_what_may_mislead():
     rows = [r for r in rows if (r["kind"], r["measure"]) != ("walk_p_value", "loo-signed")]
     rows += [row("walk_p_value", 0.001, "loo-signed"), row("share_out_of_distribution", 0.12, "loo-signed", 0.7)]
     rows += [row("performance", 0.5, ratio=0.0), row("majority", 0.6)]
-    found = " ".join(words.cautions([{**r, "n": 10} if r["measure"] == "beam" else r for r in rows], 500))
+    found = " ".join(sentences.cautions([{**r, "n": 10} if r["measure"] == "beam" else r for r in rows], 500))
     for expected in (
         "loo-signed up to 12 % (at 70 % masked)",
         "another training may rank otherwise",
@@ -124,25 +124,27 @@ def test_cautions_say_what_may_mislead():
         "fitted on 500 texts",
     ):
         assert expected in found
-    assert not any("another training" in line for line in words.cautions([{**r, "over": "seeds"} for r in rows], 2000))
+    assert not any(
+        "another training" in line for line in sentences.cautions([{**r, "over": "seeds"} for r in rows], 2000)
+    )
 
 
 def test_a_lead_over_the_majority_that_may_be_chance_is_cautioned_and_an_older_run_is_not_accused():
     rows = [*rows_of(BEST), row("performance", 0.6, ratio=0.0), row("majority", 0.55)]
     said = "may be chance on so few test texts"
-    assert not any(said in line for line in words.cautions(rows, 2000))  # not known of an older run
+    assert not any(said in line for line in sentences.cautions(rows, 2000))  # not known of an older run
     for p_value, expected in ((0.04, False), (0.06, True)):
-        found = words.cautions([*rows, row("majority_p_value", p_value)], 2000)
+        found = sentences.cautions([*rows, row("majority_p_value", p_value)], 2000)
         assert any(said in line for line in found) == expected
 
 
 def test_of_equals_the_fastest_is_named():
     rows = rows_of(BEST)
-    assert any(line.endswith("It is the fastest of them.") for line in words.verdict(rows))
+    assert any(line.endswith("It is the fastest of them.") for line in sentences.verdict(rows))
     slower = [
         {**r, "value": 0.2} if (r["kind"], r["measure"]) == ("seconds_per_text", "loo-signed") else r for r in rows
     ]
-    assert any(line.endswith("beam is the fastest of them.") for line in words.verdict(slower))
+    assert any(line.endswith("beam is the fastest of them.") for line in sentences.verdict(slower))
 
 
 def test_what_does_not_itself_beat_random_is_not_called_as_good_however_fast_it_is():
@@ -151,8 +153,8 @@ def test_what_does_not_itself_beat_random_is_not_called_as_good_however_fast_it_
     rows = [
         {**r, "value": 0.01} if (r["kind"], r["measure"]) == ("seconds_per_text", "x-grad-signed") else r for r in rows
     ]
-    assert words.equals(rows) == ["beam"]
-    said = words.verdict(rows)
+    assert sentences.equals(rows) == ["beam"]
+    said = sentences.verdict(rows)
     (same,) = [line for line in said if "the difference may be chance" in line]
     assert same.startswith("beam cannot be told apart")
     assert same.endswith("It is the fastest of them.")
@@ -166,13 +168,13 @@ def test_what_does_not_itself_beat_random_is_not_called_as_good_however_fast_it_
 def test_each_of_the_equals_must_beat_random_as_one_of_all_that_were_tried(low, beats):
     # of three tried, 1.96 standard errors become 2.39: 0.2 − 2.39 / 1.96 · 0.19 < 0, and 0.2 − 1.22 · 0.1 > 0
     rows = rows_of(BEST | {"grad-l2": (0.2, low, 0.4, (0.2, -0.1, 0.5))})
-    assert words.equals(rows) == (["beam", "grad-l2"] if beats else ["beam"])
+    assert sentences.equals(rows) == (["beam", "grad-l2"] if beats else ["beam"])
 
 
 def test_the_best_absolute_measure_is_named_only_where_it_beats_random():
     rows = rows_of({"loo-signed": BEST["loo-signed"], "grad-l2": (-0.02, -0.04, -0.01, (0.4, 0.3, 0.5))})
     rows += [row("masked_performance", value, "loo-signed", at) for at, value in ((0.0, 1), (0.5, 0.02), (1.0, 0.2))]
-    (said,) = [line for line in words.verdict(rows) if "wrong classes" in line]
+    (said,) = [line for line in sentences.verdict(rows) if "wrong classes" in line]
     assert said.endswith("Of the measures that do not tell for from against, none was shown to beat random masking.")
 
 
@@ -181,27 +183,27 @@ NOTHING = {"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0)), "loo-abs": (0.03, -0.02, 0
 
 def test_explanations_are_doubted_in_the_words_of_the_verdict():
     for rows in ([], rows_of({}), rows_of({}, p_value=0.0001), rows_of(BEST, p_value=0.0001), rows_of(NOTHING)):
-        assert words.recommended(rows) is None
-        assert words.doubt(rows) == words.doubt(rows, "loo-signed") == words.verdict(rows)[0]
+        assert sentences.recommended(rows) is None
+        assert sentences.doubt(rows) == sentences.doubt(rows, "loo-signed") == sentences.verdict(rows)[0]
     # what the check has found counts before there is anything measured, and then no numbers are below
-    assert words.verdict(rows_of({}, p_value=0.0001))[0].startswith("No explanation of this model can be judged")
-    assert not any("numbers below" in line for line in words.verdict(rows_of({}, p_value=0.0001)))
+    assert sentences.verdict(rows_of({}, p_value=0.0001))[0].startswith("No explanation of this model can be judged")
+    assert not any("numbers below" in line for line in sentences.verdict(rows_of({}, p_value=0.0001)))
     rows = rows_of(BEST | {"grad-l2": NOTHING["grad-l2"]})
-    assert words.recommended(rows) == "loo-signed"
-    assert words.doubt(rows) is words.doubt(rows, "loo-signed") is words.doubt(rows, "beam") is None
-    assert words.doubt(rows, "grad-l2").startswith(
+    assert sentences.recommended(rows) == "loo-signed"
+    assert sentences.doubt(rows) is sentences.doubt(rows, "loo-signed") is sentences.doubt(rows, "beam") is None
+    assert sentences.doubt(rows, "grad-l2").startswith(
         "grad-l2 was not shown to beat random masking on this model (ACU 0.02"
     )
-    assert words.doubt(rows, "ig-abs").startswith("ig-abs was not measured on this model")
+    assert sentences.doubt(rows, "ig-abs").startswith("ig-abs was not measured on this model")
 
 
 def test_a_signed_winner_that_pushes_to_wrong_classes_is_shown_beside_the_best_absolute_measure():
     rows = rows_of(BEST | WORSE)
-    assert not any("wrong classes" in line for line in words.verdict(rows))
+    assert not any("wrong classes" in line for line in sentences.verdict(rows))
     rows += [
         row("masked_performance", value, "loo-signed", ratio) for ratio, value in ((0.0, 1), (0.5, 0.02), (1.0, 0.2))
     ]
-    (said,) = [line for line in words.verdict(rows) if "wrong classes" in line]
+    (said,) = [line for line in sentences.verdict(rows) if "wrong classes" in line]
     assert "falls to 0.02, below the 0.20 with everything masked" in said
     assert "grad-l2 is the most faithful: ACU 0.20" in said
 
@@ -209,17 +211,18 @@ def test_a_signed_winner_that_pushes_to_wrong_classes_is_shown_beside_the_best_a
 def test_fairness_is_said_with_what_disturbs_it():
     rows = [r for r in rows_of(BEST) if (r["kind"], r["measure"]) != ("walk_p_value", "beam")]
     rows += [row("walk_p_value", 0.001, "beam"), row("share_out_of_distribution", 0.2, "beam", 0.5)]
-    assert "but for what the measures named below do to some texts" in words.verdict(rows)[-1]
-    assert any("beam up to 20 % (at 50 % masked)" in line for line in words.cautions(rows, 2000))
+    assert "but for what the measures named below do to some texts" in sentences.verdict(rows)[-1]
+    assert any("beam up to 20 % (at 50 % masked)" in line for line in sentences.cautions(rows, 2000))
     # few such texts are what chance gives, however small the p-value
     few = [{**r, "value": 0.02} if r["kind"] == "share_out_of_distribution" else r for r in rows]
-    assert words.verdict(few)[-1].endswith("so the comparison is fair.")
+    assert sentences.verdict(few)[-1].endswith("so the comparison is fair.")
 
 
 def test_every_measure_of_the_table_is_said_in_a_line():
     rows = [row("acu", 0.1, name) for name in IMPORTANCE_MEASURES if name != "random"]
-    assert [name for name, _ in words.terms(rows)] == [name for name in IMPORTANCE_MEASURES if name != "random"]
-    assert words.terms([row("acu", 0.1, "my_own")]) == []
+    assert [name for name, _ in sentences.terms(rows)] == [name for name in IMPORTANCE_MEASURES if name != "random"]
+    assert all(meaning.endswith(".") for _, meaning in sentences.terms(rows))
+    assert sentences.terms([row("acu", 0.1, "my_own")]) == []
 
 
 def test_the_front_holds_what_nothing_cheaper_beats():
@@ -260,7 +263,7 @@ def test_the_page_is_whole_quiet_and_says_the_verdict_first(measured, tmp_path):
     assert "positive<i>" in found.text
     assert "\u202e" not in html
     assert len(html) < 2_000_000
-    for term, _ in words.TERMS:
+    for term, _ in sentences.TERMS:
         assert term in found.text
     ids = [part.split('"')[0] for part in html.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
@@ -298,8 +301,8 @@ def test_a_report_that_judges_nothing_names_no_winner_and_warns(measured, tmp_pa
     ways = list(csv.DictReader((tmp_path / "out" / "ways.csv").read_text().splitlines()))
     assert [way["most faithful, RACU"] for way in ways] == ["none", "none"]
     card = model_card(Run(path))
-    assert card.index(words.doubt(Run(path).results)) < card.index("```python")
-    assert card.rindex(words.doubt(Run(path).results)) > card.index("## How to explain with it")
+    assert card.index(sentences.doubt(Run(path).results)) < card.index("```python")
+    assert card.rindex(sentences.doubt(Run(path).results)) > card.index("## How to explain with it")
     (page,) = report([measured.path], tmp_path / "judged", examples=False)
     assert '<div class="verdict">' in page.read_text()
     assert "verdict warns" not in page.read_text()
@@ -414,9 +417,9 @@ def test_the_best_of_many_measures_that_are_all_random_is_rarely_recommended_nor
             found.append(row("acu", area, f"m{number}", low=area - half, high=area + half))
             behind = best - area
             found.append(row("acu_behind_best", behind, f"m{number}", low=behind - pairs, high=behind + pairs))
-        said = words.verdict(found)
+        said = sentences.verdict(found)
         recommended += said[0].startswith("Use")
-        better += len(words.alike(found)) < count - 1
+        better += len(sentences.alike(found)) < count - 1
     assert recommended <= 6
     assert better <= 6
 

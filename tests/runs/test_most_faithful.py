@@ -1,6 +1,6 @@
 """Which measure is named as the one to use: by what is sure of its area, not by the area that was found."""
 
-from faithmeter.reports.words import recommended, verdict
+from faithmeter.reports.sentences import recommended, verdict
 from faithmeter.runs.results import Result, most_faithful
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from faithmeter.judges.battery import JUDGES
+from faithmeter.judges.table import JUDGES
 from faithmeter.performance import METRICS
 from faithmeter.runs.results import METRIC_BOUNDS, Pooling, Result, bounds_of, find, kind_of, rows_of, within_bounds
 from faithmeter.studies.faithfulness_rows import _pooled

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from faithmeter import DataSpec, InputError, MeasureOptions, Run, TrainingOptions, adopt, explain, measure, train
 from faithmeter.progress import Silent
-from faithmeter.reports import words
+from faithmeter.reports import sentences
 from faithmeter.runs.results import find
 from faithmeter.studies import adopt as adopting
 from faithmeter.studies.commands import commands_of
@@ -181,7 +181,7 @@ def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_st
     assert "If, as --masked-before says" in card
     assert said in card
     measure(claimed.path, MeasureOptions(measures=("loo-signed",), rows=60, random_runs=1))
-    (said,) = (line for line in words.verdict(claimed.results) if "comparison is fair" in line)
+    (said,) = (line for line in sentences.verdict(claimed.results) if "comparison is fair" in line)
     assert said.startswith("If, as --masked-before says, this model was trained on masked texts")
     assert f"{100 * most:.1f} %" in said
 

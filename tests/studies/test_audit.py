@@ -25,11 +25,11 @@ from faithmeter import (
 )
 from faithmeter import report as write_report
 from faithmeter.importance.table import IMPORTANCE_MEASURES
-from faithmeter.judges import battery
-from faithmeter.judges.battery import JUDGES
+from faithmeter.judges import table as judges_table
 from faithmeter.judges.fidelity import fidelity
 from faithmeter.judges.judge import By, Judge, Need, SectionData, ShownColumn
 from faithmeter.judges.known_token import known_token_splits
+from faithmeter.judges.table import JUDGES
 from faithmeter.reports import audit as sections
 from faithmeter.runs import shards
 from faithmeter.runs.results import find, rows_of
@@ -430,7 +430,7 @@ def test_a_row_is_all_that_a_judge_needs_to_judge_and_to_be_shown(run, monkeypat
         section,
         settings=("place",),
     )
-    for module in (battery, auditing, judgement_rows, sections):
+    for module in (judges_table, auditing, judgement_rows, sections):
         monkeypatch.setattr(module, "JUDGES", {**JUDGES, "length": counted})
     rows = audit(run.path, AuditOptions(("length",), ("grad-l2",))).results
     stored = read_judgements(run, "length")["grad-l2"]

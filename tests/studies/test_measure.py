@@ -17,12 +17,12 @@ from faithmeter.files import write_json, write_jsonl
 from faithmeter.importance.table import as_measure
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Silent
-from faithmeter.reports import words
-from faithmeter.reports.words import trusted
+from faithmeter.reports import sentences
+from faithmeter.reports.sentences import trusted
 from faithmeter.runs import settings
-from faithmeter.runs.estimates import duration, estimated_seconds
 from faithmeter.runs.results import VALIDATION_TEXTS, Result, find, most_faithful
 from faithmeter.runs.run import chosen_device
+from faithmeter.runs.timing import duration, estimated_seconds
 from faithmeter.studies import check as checking
 from faithmeter.studies import faithfulness_rows as summarising
 from faithmeter.studies import measure as measuring
@@ -697,7 +697,7 @@ def test_explain_says_first_that_the_run_does_not_stand_behind_it(run, measured,
     strange = shutil.copytree(measured.path, tmp_path / "strange")
     rows = [{**row, "value": 0.0} if row["kind"] == "check_p_value" else row for row in measured.results]
     write_jsonl(strange / "results.jsonl", rows)
-    assert explain(strange, "good film")[0].doubt == words.verdict(rows)[0]
+    assert explain(strange, "good film")[0].doubt == sentences.verdict(rows)[0]
     # a run that recommends a measure stands behind that one alone
     assert explain(measured.path, "good film")[0].doubt is None
     assert "was not measured on this model" in explain(measured.path, "good film", measure="ig-signed")[0].doubt

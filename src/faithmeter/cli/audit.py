@@ -15,14 +15,15 @@ def audit(
     judges: Annotated[
         str | None,
         typer.Option(
-            help=f"{several('judges.battery.JUDGES')}.  [default: all that apply, but for "
-            f"{' and '.join(names_in('judges.battery.ON_REQUEST'))}]"
+            help=f"{several('judges.table.JUDGES')}.  [default: all that apply, but for "
+            f"{' and '.join(names_in('judges.table.ON_REQUEST'))}]"
         ),
     ] = None,
     measures: Annotated[
         str | None,
         typer.Option(
-            help=f"{MEASURES}  [default: all but beam, search, {', '.join(names_in('importance.table.ON_REQUEST'))}]"
+            help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.ORDER_ONLY'))}, "
+            f"{', '.join(names_in('importance.table.ON_REQUEST'))}]"
         ),
     ] = None,
     rows: Annotated[

@@ -20,9 +20,9 @@ from faithmeter.models.temporary import evaluating
 
 if TYPE_CHECKING:
     from faithmeter.data.batch import Batch
+    from faithmeter.importance.measure import ImportanceMeasure
     from faithmeter.models.classifier import Classifier
 
-FROM_ZERO = ("x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "deep-lift", "ensemble-top3", "ensemble-all")
 TEXTS = 4  # on which the gap is measured: 60 passes each
 # With 20 steps and random weights, drawn several times: where positions or types are added before the norm the gap is
 # .01 to .04 (BERT, RoBERTa, ELECTRA, ALBERT, GPT-2, RoFormer; BiLSTM-attention), of DistilBERT up to .20; of DeBERTa
@@ -51,12 +51,12 @@ def completeness_gap(
     return relative_gap(shared_out, change.gather(1, targets[:, None])[:, 0])
 
 
-def zero_baseline_caution(classifier: Classifier, batch: Batch, measures: Iterable[str]) -> str | None:
+def zero_baseline_caution(classifier: Classifier, batch: Batch, measures: Iterable[ImportanceMeasure]) -> str | None:
     """Return what to say where some of the measures start from zero and that is no start for this model.
 
     The gap is that of the texts of the batch, for the class that is predicted.
     """
-    asked = [name for name in measures if name in FROM_ZERO]
+    asked = [measure.name for measure in measures if measure.from_zero]
     if not asked or not len(batch):
         return None
     targets = classifier.predict_with_features(batch)[0].argmax(dim=-1)

@@ -40,9 +40,11 @@ class ImportanceMeasure:
     of the importance of its tokens. `passes(n)` is about how many times a text of n unmasked units goes through the
     model, to estimate the time; a backward pass counts as two. `recursive` says that it is computed again on the masked
     input at every masking step. `at` is the same measure at any embeddings, where it has a gradient by them.
-    `absolute_of` names the measure whose absolute value this one is. `not_for` is the `model_type` of the models that
-    it cannot explain. `on_request`: compared only if it is named. `expensive`: takes hundreds of passes, too many for
-    all texts of a training. `stepped` returns it with another number of integration steps, where it has steps.
+    `absolute_of` names the measure whose absolute value this one is, `not_for` the `model_type` of the models that it
+    cannot explain, `meaning` says in a sentence what it is. `on_request`: compared only if it is named. `expensive`:
+    hundreds of passes, too many for all texts of a training. `order_only`: its numbers are ranks. `from_zero`: it
+    compares with an embedding of zeros, which is no start for some models (`completeness`). `stepped` returns it with
+    another number of integration steps, where it has steps.
     """
 
     name: str
@@ -55,8 +57,11 @@ class ImportanceMeasure:
     at: ExplainAt | None = None
     absolute_of: str | None = None
     not_for: str | None = None
+    meaning: str = ""
     on_request: bool = False
     expensive: bool = False
+    order_only: bool = False
+    from_zero: bool = False
     stepped: Callable[[int], ImportanceMeasure] | None = None
 
     @property

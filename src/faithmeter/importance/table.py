@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from faithmeter.models.classifier import Classifier
 
 
+BASELINES = {"zero": "an empty embedding (zeros)", "mask": "the mask token's embedding"}
 BILSTM_TYPE = BiLSTMConfig.model_type  # has one attention, so nothing to average or to roll out
 
 
@@ -61,6 +62,8 @@ def integrated(
         signed=signed,
         at=at if signed else absolute_at(at),
         absolute_of=None if signed else name.replace("-abs", "-signed"),
+        meaning=f"Integrated gradients: gradients along a line from {BASELINES[baseline]} to the token's.",
+        from_zero=baseline == "zero",
         on_request=on_request,
         stepped=lambda other: integrated(name, signed=signed, baseline=baseline, steps=other, on_request=on_request),
     )
@@ -68,9 +71,23 @@ def integrated(
 
 _TABLE = (
     ImportanceMeasure("random", "random", random_importance, lambda _: 0, signed=False, recursive=False),
-    ImportanceMeasure("grad-l1", "gradient", of_units(gradient_l1), lambda _: 3, signed=False, at=gradient_l1_at),
     ImportanceMeasure(
-        "grad-l2", "gradient", of_units(gradient_l2, power=2), lambda _: 3, signed=False, at=gradient_l2_at
+        "grad-l1",
+        "gradient",
+        of_units(gradient_l1),
+        lambda _: 3,
+        signed=False,
+        at=gradient_l1_at,
+        meaning="Gradient of the class's score by each token, its size as a sum of absolute values.",
+    ),
+    ImportanceMeasure(
+        "grad-l2",
+        "gradient",
+        of_units(gradient_l2, power=2),
+        lambda _: 3,
+        signed=False,
+        at=gradient_l2_at,
+        meaning="Gradient of the class's score by each token, its size as a root of a sum of squares.",
     ),
     ImportanceMeasure(
         "x-grad-signed",
@@ -79,6 +96,8 @@ _TABLE = (
         lambda _: 3,
         signed=True,
         at=input_times_gradient_at,
+        meaning="Gradient times the token's embedding (the numbers by which the model knows the token).",
+        from_zero=True,
     ),
     ImportanceMeasure(
         "x-grad-abs",
@@ -88,16 +107,35 @@ _TABLE = (
         signed=False,
         at=absolute_at(input_times_gradient_at),
         absolute_of="x-grad-signed",
+        from_zero=True,
     ),
     integrated("ig-signed", signed=True),
     integrated("ig-abs", signed=False),
-    ImportanceMeasure("loo-signed", "occlusion", leave_one_out, lambda n: n + 1, signed=True),
     ImportanceMeasure(
-        "loo-abs", "occlusion", absolute(leave_one_out), lambda n: n + 1, signed=False, absolute_of="loo-signed"
+        "loo-signed",
+        "occlusion",
+        leave_one_out,
+        lambda n: n + 1,
+        signed=True,
+        meaning="Leave-one-out: what the class's score loses when the token alone is masked.",
+    ),
+    ImportanceMeasure(
+        "loo-abs",
+        "occlusion",
+        absolute(leave_one_out),
+        lambda n: n + 1,
+        signed=False,
+        absolute_of="loo-signed",
     ),
     # of short texts it is loo-signed
     ImportanceMeasure(
-        "loo-sampled", "occlusion", leave_one_out_sampled, lambda n: min(n + 1, PASSES), signed=True, on_request=True
+        "loo-sampled",
+        "occlusion",
+        leave_one_out_sampled,
+        lambda n: min(n + 1, PASSES),
+        signed=True,
+        on_request=True,
+        meaning="Leave-one-out: what the class's score loses when the token alone is masked.",
     ),
     ImportanceMeasure(
         "beam",
@@ -107,14 +145,56 @@ _TABLE = (
         signed=True,
         recursive=False,
         expensive=True,
+        meaning="A search for the order of masking that lowers the class's score soonest; an order, without amounts.",
+        order_only=True,
     ),
-    ImportanceMeasure("search", "occlusion", search, evaluations, signed=True, recursive=False, expensive=True),
-    ImportanceMeasure("attention", "attention", of_units(attention), lambda _: 1, signed=False, at=attention_at),
     ImportanceMeasure(
-        "scaled-attention", "attention", of_units(scaled_attention), lambda _: 3, signed=True, at=scaled_attention_at
+        "search",
+        "occlusion",
+        search,
+        evaluations,
+        signed=True,
+        recursive=False,
+        expensive=True,
+        meaning="The same, guessing what it has not tried: hardly worse and several times as fast.",
+        order_only=True,
     ),
-    ImportanceMeasure("lime", "surrogate", lime, lambda _: SAMPLES, signed=True, expensive=True),
-    ImportanceMeasure("kernel-shap", "surrogate", kernel_shap, lambda _: SAMPLES, signed=True, expensive=True),
+    ImportanceMeasure(
+        "attention",
+        "attention",
+        of_units(attention),
+        lambda _: 1,
+        signed=False,
+        at=attention_at,
+        meaning="How much the model's last layer looks at the token.",
+    ),
+    ImportanceMeasure(
+        "scaled-attention",
+        "attention",
+        of_units(scaled_attention),
+        lambda _: 3,
+        signed=True,
+        at=scaled_attention_at,
+        meaning="That, times the gradient of the class's score by it.",
+    ),
+    ImportanceMeasure(
+        "lime",
+        "surrogate",
+        lime,
+        lambda _: SAMPLES,
+        signed=True,
+        expensive=True,
+        meaning="A linear model fitted to many random maskings of the text (LIME).",
+    ),
+    ImportanceMeasure(
+        "kernel-shap",
+        "surrogate",
+        kernel_shap,
+        lambda _: SAMPLES,
+        signed=True,
+        expensive=True,
+        meaning="Shapley values, estimated from many random maskings (KernelSHAP).",
+    ),
     ImportanceMeasure(
         "attention-average",
         "attention",
@@ -123,6 +203,7 @@ _TABLE = (
         signed=False,
         at=attention_average_at,
         not_for=BILSTM_TYPE,
+        meaning="How much all layers look at the token, on average.",
     ),
     ImportanceMeasure(
         "attention-rollout",
@@ -132,6 +213,7 @@ _TABLE = (
         signed=False,
         at=attention_rollout_at,
         not_for=BILSTM_TYPE,
+        meaning="What all layers look at, followed through the model.",
     ),
     ImportanceMeasure(
         "attention-rollout-residual",
@@ -141,8 +223,18 @@ _TABLE = (
         signed=False,
         at=partial(attention_rollout_at, residual=True),
         not_for=BILSTM_TYPE,
+        meaning="What all layers look at, and what passes them by, followed through the model.",
     ),
-    ImportanceMeasure("deep-lift", "gradient", of_units(deep_lift), lambda _: 5, signed=True, at=deep_lift_at),
+    ImportanceMeasure(
+        "deep-lift",
+        "gradient",
+        of_units(deep_lift),
+        lambda _: 5,
+        signed=True,
+        at=deep_lift_at,
+        meaning="Differences from an empty text, followed back through the model (DeepLIFT).",
+        from_zero=True,
+    ),
     # ensembles compute again what their members do
     ImportanceMeasure(
         "ensemble-top3",
@@ -151,6 +243,8 @@ _TABLE = (
         lambda _: 2 * SAMPLES + 3 * STEPS,
         signed=True,
         on_request=True,
+        meaning="The mean of LIME, KernelSHAP and integrated gradients.",
+        from_zero=True,
     ),
     ImportanceMeasure(
         "ensemble-all",
@@ -170,6 +264,8 @@ _TABLE = (
         signed=True,
         not_for=BILSTM_TYPE,
         on_request=True,
+        meaning="The mean of seven measures.",
+        from_zero=True,
     ),
     # For models for which zero is no start (`completeness`). Last, so that the others keep their colours.
     integrated("ig-mask-signed", signed=True, baseline="mask", on_request=True),
@@ -178,6 +274,7 @@ _TABLE = (
 IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
 ON_REQUEST = tuple(row.name for row in _TABLE if row.on_request)
 EXPENSIVE = tuple(row.name for row in _TABLE if row.expensive)
+ORDER_ONLY = tuple(row.name for row in _TABLE if row.order_only)
 NOT_RETRAINED = (*EXPENSIVE, *ON_REQUEST)  # not for all texts of a training, unless they are named
 
 

@@ -7,9 +7,10 @@ from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
-from faithmeter.judges.battery import JUDGES
+from faithmeter.importance.table import ORDER_ONLY
 from faithmeter.judges.drift import Points
 from faithmeter.judges.other_models import EVERY, SEED
+from faithmeter.judges.table import JUDGES
 from faithmeter.reports.agreement import agreement_sections
 from faithmeter.reports.drift import drift_sections
 from faithmeter.reports.figures import RANDOM, drawn, look, new_figure
@@ -107,9 +108,7 @@ def _sparsity(judged: Judged) -> list[Section]:
     """Return how short explanations are, where the masking curves do not show it already."""
     rows, section, shown = judged.rows, judged.section, judged.shown()
     held = shown[0].kind
-    names = list(
-        dict.fromkeys(row["measure"] for row in rows_of(rows, held) if row["measure"] not in ("beam", "search"))
-    )
+    names = list(dict.fromkeys(row["measure"] for row in rows_of(rows, held) if row["measure"] not in ORDER_ONLY))
     if not names or rows_of(rows, "sparsity"):
         return []
     shares = [row["detail"] for row in rows_of(rows, held, names[0])]

@@ -1,7 +1,7 @@
 """The model card, in the form of model hubs: who pushes the model folder publishes what was measured on it."""
 
 from faithmeter.files import write_bytes
-from faithmeter.reports import words
+from faithmeter.reports import sentences
 from faithmeter.reports.formats import Table, as_markdown, plain
 from faithmeter.reports.ranked import ranked_table
 from faithmeter.runs.results import measures
@@ -29,16 +29,16 @@ def model_card(run: Run) -> str:
         cells += [["class majority", f"{row['value']:.3f}"] for row in rows if row["kind"] == "majority"]
         table = Table("performance", "", ("tokens masked at random", f"test {config.metric}"), cells)
         parts += ["## Performance", as_markdown(table)]
-    checked = words.checked(rows)
+    checked = sentences.checked(rows)
     if checked is not None:
         parts += ["## In-distribution test", checked]
     if measures(rows):
-        parts += ["## Which explanation to believe", " ".join(words.verdict(rows)), as_markdown(ranked_table(rows))]
-        parts += [f"- Careful: {caution}" for caution in words.cautions(rows, None)]
+        parts += ["## Which explanation to believe", " ".join(sentences.verdict(rows)), as_markdown(ranked_table(rows))]
+        parts += [f"- Careful: {caution}" for caution in sentences.cautions(rows, None)]
     pair = "[text], [context]" if config.data.resolved().context is not None else "[text]"
     parts += [
         "## How to explain with it",
-        *([doubted] if (doubted := words.doubt(rows)) else []),
+        *([doubted] if (doubted := sentences.doubt(rows)) else []),
         "\n".join(
             [
                 "```python",

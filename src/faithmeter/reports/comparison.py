@@ -16,8 +16,8 @@ from faithmeter.in_distribution.verdict import smallest_of
 from faithmeter.reports.figures import PALETTE, RANDOM, drawn, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
-from faithmeter.reports.words import checked, recommended, trusted
-from faithmeter.reports.words import names as listed
+from faithmeter.reports.sentences import checked, recommended, trusted
+from faithmeter.reports.sentences import names as listed
 from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of, within_bounds
 from faithmeter.statistics import student_interval
 

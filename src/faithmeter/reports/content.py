@@ -7,7 +7,7 @@ from typing import Any
 
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges.drift import Points
-from faithmeter.reports import figures, words
+from faithmeter.reports import figures, sentences
 from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.comparison import Way, ways_section
@@ -56,10 +56,10 @@ def _comparison(subjects: Sequence[Subject]) -> Section:
     every = dict.fromkeys(name for subject in subjects for name in measures(subject.rows))
     measured = [subject for subject in subjects if measures(subject.rows)]
     cells = [[name, *(number(find(subject.rows, "racu", name)) for subject in measured)] for name in every]
-    best = [f"{subject.title}: {words.verdict(subject.rows)[0]}" for subject in subjects]
+    best = [f"{subject.title}: {sentences.verdict(subject.rows)[0]}" for subject in subjects]
     columns = ["measure", *(subject.title for subject in measured)]
     table = Table("racu", "RACU with 95 % intervals, by model and data", columns, cells)
-    warns = all(words.doubt(subject.rows) for subject in subjects)
+    warns = all(sentences.doubt(subject.rows) for subject in subjects)
     return Section("In short", best, [table] if measured else [], verdict=True, warns=warns)
 
 
@@ -112,9 +112,9 @@ def _performance(same: Sequence[Subject], prefix: str) -> Section:
 
 def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
-    cautions = words.cautions(rows, subject.validation_rows)
-    warns = words.recommended(rows) is None
-    found = [Section("In short", words.verdict(rows), cautions=cautions, verdict=True, warns=warns)]
+    cautions = sentences.cautions(rows, subject.validation_rows)
+    warns = sentences.recommended(rows) is None
+    found = [Section("In short", sentences.verdict(rows), cautions=cautions, verdict=True, warns=warns)]
     found += transfer_sections(rows, prefix)
     if measures(rows):
         found += _measured(subject, prefix)
@@ -144,7 +144,7 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
 
 
 def _measured(subject: Subject, prefix: str) -> list[Section]:
-    rows, best = subject.rows, words.recommended(subject.rows)
+    rows, best = subject.rows, sentences.recommended(subject.rows)
     shown = [_examples(subject)] if subject.examples else []
     return [
         _ranking(subject, prefix, best),
@@ -199,11 +199,11 @@ def _falling(subject: Subject, prefix: str) -> Section:
 
 def _price(rows: Rows, prefix: str, best: str | None) -> Section:
     # what does not beat random masking is not worth any price
-    proven = {name for name in measures(rows) if best is not None and words.beats_random(rows, name)}
+    proven = {name for name in measures(rows) if best is not None and sentences.beats_random(rows, name)}
     front = figures.cheapest_best([row for row in rows if row["measure"] in proven])
     return Section(
         "What it costs",
-        [f"On the grey line lie the measures that no cheaper one beats: {words.names(front)}."] if front else [],
+        [f"On the grey line lie the measures that no cheaper one beats: {sentences.names(front)}."] if front else [],
         figures=[drawn(prefix, "cost", "Faithfulness against computing time.", lambda: figures.cost(rows, front))],
     )
 
@@ -245,7 +245,7 @@ def counted(rows: Rows) -> str:
 
 def _checked(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
-    judged = words.checked(rows)
+    judged = sentences.checked(rows)
     if judged is None:
         return []
     shown = [

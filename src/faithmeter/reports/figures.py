@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from faithmeter.importance.table import IMPORTANCE_MEASURES, is_signed
+from faithmeter.importance.table import IMPORTANCE_MEASURES, ORDER_ONLY, is_signed
 from faithmeter.reports.parts import Drawn
 from faithmeter.runs.results import Rows, find, measures, rows_of
 
@@ -214,7 +214,7 @@ def sparsity(rows: Rows) -> Figure:
     """Draw how much of all importance the most important tokens hold (Madsen et al., 2022, App. E)."""
     figure, (axes,) = new_figure(6.5, 2.9)
     for name in measures(rows):
-        if name not in ("beam", "search"):  # their importances are ranks
+        if name not in ORDER_ONLY:
             _curve(axes, rows_of(rows, "sparsity", name), name, **look(name))
     axes.plot([0, 100], [0, 1], color=RANDOM, linewidth=1, linestyle=":")
     axes.set(xlabel="most important tokens [%]", ylabel="share of all importance")

@@ -1,13 +1,13 @@
 """The table of importance measures, the most faithful first."""
 
-from faithmeter.reports import words
+from faithmeter.reports import sentences
 from faithmeter.reports.formats import Table
 from faithmeter.runs.results import Rows, find, measures, number, rows_of
 
 
 def ranked_table(rows: Rows, prefix: str = "") -> Table:
     """Return the measures, the most faithful first, with everything a reader compares them by."""
-    cells, judged = [], words.recommended(rows) is not None
+    cells, judged = [], sentences.recommended(rows) is not None
     order = measures(rows)
     for name in order if judged else sorted(order, key=lambda name: -find(rows, "acu", name)["value"]):
         shares = [row["value"] for row in rows_of(rows, "share_out_of_distribution", name)]

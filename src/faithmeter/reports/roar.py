@@ -12,7 +12,7 @@ from faithmeter.measuring.synthetic import FEATURES, SyntheticCurves
 from faithmeter.reports.figures import PALETTE, RANDOM, drawn, look, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Drawn, Section
-from faithmeter.reports.words import names
+from faithmeter.reports.sentences import names
 from faithmeter.runs.results import Rows, find, number, rows_of
 
 TITLES = {RECURSIVE: "Recursive ROAR", ROAR: "ROAR"}

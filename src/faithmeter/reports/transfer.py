@@ -3,7 +3,7 @@
 from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
-from faithmeter.reports.words import checked_on_few
+from faithmeter.reports.sentences import checked_on_few
 from faithmeter.runs.results import TRANSFER, TRANSFER_MAJORITY, Rows, find, number, rows_of
 
 AT_HOME, ELSEWHERE = "in domain", "out of domain"

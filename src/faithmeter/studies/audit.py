@@ -24,21 +24,21 @@ from faithmeter.data.splits import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import is_done, new_folder, only_one, write_bytes, write_json
 from faithmeter.importance.measure import ImportanceMeasure
-from faithmeter.importance.table import IMPORTANCE_MEASURES, ON_REQUEST, distinct, measures_of
-from faithmeter.judges.battery import JUDGES
+from faithmeter.importance.table import IMPORTANCE_MEASURES, ON_REQUEST, ORDER_ONLY, distinct, measures_of
 from faithmeter.judges.drift import Space, fit_space
 from faithmeter.judges.judge import Bench, Judge, Need
 from faithmeter.judges.known_token import PLACES, SOLVED, known_token_splits, truth_of
 from faithmeter.judges.rationales import TASK_MARKS, marks_of, rationale_tokens, rationales_of
+from faithmeter.judges.table import JUDGES
 from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.performance import performance
 from faithmeter.progress import Reporter, Silent
-from faithmeter.runs.estimates import WORTH_SAYING, duration, seconds_per_token
 from faithmeter.runs.run import Run
 from faithmeter.runs.settings import of_model, require_same
 from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
 from faithmeter.runs.texts import encode
+from faithmeter.runs.timing import WORTH_SAYING, duration, seconds_per_token
 from faithmeter.studies.judgement_rows import (
     KNOWN_TOKEN,
     SPACE,
@@ -117,7 +117,7 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
     """Return the measures to judge; each has a folder of its name, and a name of the table means that row of it."""
     if options.measures is None:
         # beam search takes as long as all the others, and the other search says the same
-        left_out = ("beam", "search", *ON_REQUEST)
+        left_out = (*ORDER_ONLY, *ON_REQUEST)
         names = measures_of(classifier.model.config.model_type)
         return [IMPORTANCE_MEASURES[name] for name in names if name not in left_out]
     found = distinct(options.measures, classifier)

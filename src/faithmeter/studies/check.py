@@ -17,7 +17,7 @@ from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.card import store_card
-from faithmeter.reports.words import against_unmasked
+from faithmeter.reports.sentences import against_unmasked
 from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.results import CHECKED_TEXTS, PER_RATIO, UNMASKED, VALIDATION_TEXTS, Result, find
 from faithmeter.runs.run import Run

@@ -9,12 +9,12 @@ from faithmeter.data.tables import read_rows
 from faithmeter.data.units import with_units
 from faithmeter.errors import InputError
 from faithmeter.explaining.explanation import RANDOM_RUNS, ExplainOptions, Explanation, explain_texts, require_target
-from faithmeter.importance.completeness import FROM_ZERO, TEXTS, zero_baseline_caution
+from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
 from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 from faithmeter.masking import STEPS
 from faithmeter.measuring.curves import walk_passes
 from faithmeter.progress import Reporter, Silent
-from faithmeter.reports import words
+from faithmeter.reports import sentences
 from faithmeter.runs.results import Rows, find, most_faithful, rows_of
 from faithmeter.runs.run import Run
 
@@ -58,12 +58,12 @@ def explain(
         name, why = within_budget(run.results, encoded, budget, path, options.random_runs)
         reporter.note(why)
         chosen = IMPORTANCE_MEASURES[name]
-    doubt = words.doubt(run.results, chosen.name)
+    doubt = sentences.doubt(run.results, chosen.name)
     if doubt is not None:
         reporter.warn(doubt)
-    if texts and chosen.name in FROM_ZERO:
+    if texts and chosen.from_zero:
         some = classifier.encode(texts[:TEXTS], None if contexts is None else contexts[:TEXTS])
-        caution = zero_baseline_caution(classifier, some.batch(range(len(some))), [chosen.name])
+        caution = zero_baseline_caution(classifier, some.batch(range(len(some))), [chosen])
         if caution is not None:
             reporter.warn(caution)
     masf = run.in_distribution_test()

@@ -11,11 +11,11 @@ import pyarrow.parquet
 from faithmeter.files import read_json, require_whole
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges.agreement import Scores, agreements
-from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.drift import CLASS, DRIFT, MAP, SHARES, Points, Space
 from faithmeter.judges.judge import Judge, Need
 from faithmeter.judges.known_token import SOLVED
 from faithmeter.judges.ranking import Array
+from faithmeter.judges.table import JUDGES
 from faithmeter.runs.results import AGREEMENT, AUDIT, Result, most_faithful
 from faithmeter.runs.run import DEFAULT_MEASURE, MEASURE_AGAIN, Run
 from faithmeter.statistics import mean_interval, percentile_band

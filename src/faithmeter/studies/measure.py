@@ -33,14 +33,14 @@ from faithmeter.measuring.curves import TARGETS, held_by_the_most_important, mas
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.card import store_card
-from faithmeter.reports.words import checked, trusted
+from faithmeter.reports.sentences import checked, trusted
 from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.engines import cores, one_thread, work_through
-from faithmeter.runs.estimates import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
 from faithmeter.runs.run import Run
 from faithmeter.runs.settings import differing, of_model, require_same
 from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
 from faithmeter.runs.texts import encode, in_units
+from faithmeter.runs.timing import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
 from faithmeter.studies.faithfulness_rows import measured_texts, store_faithfulness
 from faithmeter.studies.judgement_rows import store_agreement
 
@@ -153,7 +153,7 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
             shutil.rmtree(run.measurements / one.name, ignore_errors=True)
     walks = _walks(options, measures, test)
     some = test.batch(walks[0][-1][:TEXTS])
-    caution = zero_baseline_caution(classifier, some, [one.name for one in measures])
+    caution = zero_baseline_caution(classifier, some, measures)
     if caution is not None:
         reporter.warn(caution)
     return _Work(run, options, classifier, test, masf, walks)

@@ -19,7 +19,7 @@ from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, explain
 from faithmeter.files import require_whole, write_bytes
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.progress import Reporter, Silent
-from faithmeter.reports import words
+from faithmeter.reports import sentences
 from faithmeter.reports.content import Subject, sections, training_sections
 from faithmeter.reports.figures import as_bytes
 from faithmeter.reports.formats import FORMATS, Table, as_csv, as_latex
@@ -77,8 +77,8 @@ def report(
         retrained = _retrained(experiment, [same[0] for same in groups.values()], [s.rows for s in subjects])
         own = retrained_sections(retrained, f"retrained-{number + 1}-" if len(experiments) > 1 else "")
         content += own if not subjects and len(experiments) == 1 else [Section(retrained.title, level=1), *own]
-    explained = dict(pair for subject in subjects for pair in words.terms(subject.rows))
-    content.append(Section("What the words mean", terms=[*explained.items(), *words.TERMS]))
+    explained = dict(pair for subject in subjects for pair in sentences.terms(subject.rows))
+    content.append(Section("What the words mean", terms=[*explained.items(), *sentences.TERMS]))
     title = f"Which explanation to believe: {' / '.join([*groups, *(one.config.subject for one in experiments)])}"
     return write_report(Path(out), title, content, formats)
 
@@ -180,7 +180,7 @@ def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = 
 
 
 def roar_verdict(run: RoarRun) -> tuple[Table, list[str]]:
-    """Return what a ROAR experiment found: the areas, and what they say, in words."""
+    """Return what a ROAR experiment found: the areas, and what they say, in sentences."""
     subject = _retrained(run)
     return areas_table(subject), [*verdict(subject), *leaks(subject)]
 

@@ -30,7 +30,6 @@ from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Floats, performance, weighted_performance
 from faithmeter.progress import Reporter, Silent
-from faithmeter.runs.estimates import WORTH_SAYING, duration, epoch_seconds, seconds_per_token
 from faithmeter.runs.results import (
     ABOVE_RANDOM,
     SELECT,
@@ -45,6 +44,7 @@ from faithmeter.runs.run import DEFAULT_MEASURE, Run
 from faithmeter.runs.settings import of_model, require_same
 from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
 from faithmeter.runs.texts import encode
+from faithmeter.runs.timing import WORTH_SAYING, duration, epoch_seconds, seconds_per_token
 from faithmeter.statistics import Weights, bca_interval, student_interval
 from faithmeter.training.config import TrainingConfig
 from faithmeter.training.curriculum import ROWS_PER_EPOCH

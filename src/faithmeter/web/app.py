@@ -26,7 +26,7 @@ from faithmeter.explaining.heat_map import visible
 from faithmeter.explaining.small_curve import small_curve
 from faithmeter.importance.table import as_measure, measures_of
 from faithmeter.models.classifier import Classifier
-from faithmeter.reports import words
+from faithmeter.reports import sentences
 from faithmeter.runs.run import Run
 from faithmeter.studies.explain import as_measured
 from faithmeter.web.job_queue import JobQueue
@@ -59,7 +59,7 @@ class Explorer:
         for parameter in self.classifier.model.parameters():
             parameter.requires_grad_(False)  # shared by all threads, so nobody may switch it on and off
         self.masf, self.best, self.rows = run.in_distribution_test(), run.measure_to_use, run.results
-        self.doubt, self.pairs = words.doubt(self.rows), self.config.data.resolved().context is not None
+        self.doubt, self.pairs = sentences.doubt(self.rows), self.config.data.resolved().context is not None
         self.options = as_measured(run, ExplainOptions())
         self.job_queue = JobQueue()
 
@@ -103,7 +103,7 @@ class Explorer:
             pair = None if context is None else str(context)
             found = explain_text(twin(self.classifier), text, pair, options, measures=chosen, masf=self.masf)
             # what the page says at its top already is not said again
-            doubts = {one.name: None if self.doubt else words.doubt(self.rows, one.name) for one in chosen}
+            doubts = {one.name: None if self.doubt else sentences.doubt(self.rows, one.name) for one in chosen}
             return [shown(replace(one, doubt=doubts[one.measure])) for one in found]
 
         return JSONResponse({"job": self.job_queue.submit(work).number}, status_code=202)

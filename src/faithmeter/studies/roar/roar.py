@@ -41,9 +41,9 @@ from faithmeter.models.sources import absolute_model
 from faithmeter.performance import performance, require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.engines import one_thread, work_through
-from faithmeter.runs.estimates import duration, epoch_seconds, seconds_per_token
 from faithmeter.runs.run import is_roar, refuse_existing
 from faithmeter.runs.texts import encode, say_what_is_odd
+from faithmeter.runs.timing import duration, epoch_seconds, seconds_per_token
 from faithmeter.studies.roar.experiment import (
     SPLITS,
     RoarConfig,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from faithmeter.importance.table import IMPORTANCE_MEASURES, distinct
-from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.judge import Need
+from faithmeter.judges.table import JUDGES
 from faithmeter.masking import STEPS
 from faithmeter.progress import Silent
-from faithmeter.runs.estimates import epoch_seconds, estimated_seconds, seconds_per_token
 from faithmeter.runs.texts import encode, in_units
+from faithmeter.runs.timing import epoch_seconds, estimated_seconds, seconds_per_token
 from faithmeter.studies.audit import KNOWN_TOKEN_ROWS
 from faithmeter.studies.check import ROWS
 

@@ -18,8 +18,8 @@ from typing import Any
 from faithmeter.data.splits import DataSpec
 from faithmeter.errors import InputError, nearest
 from faithmeter.importance.table import IMPORTANCE_MEASURES, NOT_RETRAINED
-from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.judge import Need
+from faithmeter.judges.table import JUDGES
 from faithmeter.reports.formats import FORMATS
 from faithmeter.studies.audit import AuditOptions
 from faithmeter.studies.check import FORMS, ROWS

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from faithmeter.data.units import TOKEN
 from faithmeter.files import at_work, write_json
-from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.judge import Need
+from faithmeter.judges.table import JUDGES
 from faithmeter.measuring.retraining import graph
 from faithmeter.models.sources import absolute_model
 from faithmeter.progress import Silent

@@ -20,14 +20,14 @@ from faithmeter.data.splits import Splits, load_splits
 from faithmeter.errors import InputError, require_finite
 from faithmeter.files import only_one, wait_until_nobody_is_at_work, write_bytes, write_json
 from faithmeter.progress import Reporter, Silent
-from faithmeter.reports.words import doubt, recommended
+from faithmeter.reports.sentences import doubt, recommended
 from faithmeter.runs.engines import Engine, Processes, ThisProcess, go_through, one_thread, workers_here
-from faithmeter.runs.estimates import duration
 from faithmeter.runs.ray_engine import RayCluster
 from faithmeter.runs.results import find, number
 from faithmeter.runs.run import Run
 from faithmeter.runs.settings import differing
 from faithmeter.runs.stages import SUMMARISE, TRAIN
+from faithmeter.runs.timing import duration
 from faithmeter.studies.report import report
 from faithmeter.studies.roar.experiment import RoarRun
 from faithmeter.studies.roar.roar import fingerprint_with

@@ -12,9 +12,9 @@ from conftest import random_classifier, sentiment_rows
 from faithmeter import AuditOptions, DataSpec, TrainingOptions, audit, check, train
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import fit_calibrated, step_features
-from faithmeter.judges.battery import JUDGES
 from faithmeter.judges.drift import fit_space
 from faithmeter.judges.judge import Bench
+from faithmeter.judges.table import JUDGES
 from faithmeter.masking import STEPS
 from faithmeter.runs.results import find
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scipy import stats
 
-from faithmeter.importance.table import is_signed
+from faithmeter.importance.table import IMPORTANCE_MEASURES, is_signed
 from faithmeter.in_distribution.masf import LEVEL, ROWS_NEEDED
 from faithmeter.in_distribution.verdict import smallest_of, too_few
 from faithmeter.masking import STEPS
@@ -56,34 +56,19 @@ TERMS = (
     ),
     ("class majority", "What always answering the most frequent class reaches, without reading."),
 )
-MEASURES = {
-    "grad-l1": "Gradient of the class's score by each token, its size as a sum of absolute values.",
-    "grad-l2": "Gradient of the class's score by each token, its size as a root of a sum of squares.",
-    "x-grad": "Gradient times the token's embedding (the numbers by which the model knows the token).",
-    "ig": "Integrated gradients: gradients along a line from an empty embedding (zeros) to the token's.",
-    "ig-mask": "Integrated gradients: gradients along a line from the mask token's embedding to the token's.",
-    "loo": "Leave-one-out: what the class's score loses when the token alone is masked.",
-    "beam": "A search for the order of masking that lowers the class's score soonest; it gives an order, no amounts.",
-    "search": "The same, guessing what it has not tried: hardly worse and several times as fast.",
-    "lime": "A linear model fitted to many random maskings of the text (LIME).",
-    "kernel-shap": "Shapley values, estimated from many random maskings (KernelSHAP).",
-    "deep-lift": "Differences from an empty text, followed back through the model (DeepLIFT).",
-    "attention": "How much the model's last layer looks at the token.",
-    "scaled-attention": "That, times the gradient of the class's score by it.",
-    "attention-average": "How much all layers look at the token, on average.",
-    "attention-rollout": "What all layers look at, followed through the model.",
-    "attention-rollout-residual": "What all layers look at, and what passes them by, followed through the model.",
-    "ensemble-top3": "The mean of LIME, KernelSHAP and integrated gradients.",
-    "ensemble-all": "The mean of seven measures.",
-}
 
 
 def terms(rows: Rows) -> list[tuple[str, str]]:
-    """Return what the measures of a report are, in a line each."""
-    found = [row["measure"] for row in rows if row["kind"] == "acu"]
-    wanted = [(name, MEASURES.get(name) or MEASURES.get(name.rsplit("-", 1)[0])) for name in found]
-    signs = {"signed": " With its sign: for the class or against it.", "abs": " Without its sign."}
-    return [(name, meaning + signs.get(name.rsplit("-", 1)[-1], "")) for name, meaning in wanted if meaning is not None]
+    """Return what the measures of a report are, in a line each; of a user's own, nothing is known."""
+    table, lines = IMPORTANCE_MEASURES, []
+    for measure in (table[row["measure"]] for row in rows_of(rows, "acu") if row["measure"] in table):
+        if measure.absolute_of is not None:
+            lines.append((measure.name, f"{table[measure.absolute_of].meaning} Without its sign."))
+        elif any(other.absolute_of == measure.name for other in table.values()):
+            lines.append((measure.name, f"{measure.meaning} With its sign: for the class or against it."))
+        else:
+            lines.append((measure.name, measure.meaning))
+    return lines
 
 
 def names(words: Sequence[str]) -> str:
