@@ -24,6 +24,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,9 +122,9 @@ class Run:
         write_json(path / "config.json", {"format": FORMAT, **asdict(config)})
         return cls(path)
 
-    @property
+    @cached_property
     def config(self) -> RunConfig:
-        """How the run was made."""
+        """How the run was made, which never changes."""
         stored = read_config(self.path)
         if stored.pop("format") != FORMAT:
             raise InputError(f"{self.path} was made by another version of faithmeter, whose runs cannot be read.")
@@ -198,18 +199,13 @@ class Run:
     @property
     def weights(self) -> str:
         """A hash of the model's weights, so that results of other weights are never mixed with these."""
-        digest = hashlib.sha256()
-        for file in sorted(self.model_folder.glob("*.safetensors")):  # a large model has several
-            digest.update(file.read_bytes())
-        return digest.hexdigest()[:16]
+        return _digest(_state(self.model_folder.glob("*.safetensors")), with_names=False)  # a large model has several
 
     @property
     def tokenizer_and_config(self) -> str:
         """A hash of the model's other files, on which an answer depends as much as on the weights."""
-        digest = hashlib.sha256()
-        for file in sorted(file for pattern in BESIDE_WEIGHTS for file in self.model_folder.glob(pattern)):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
-        return digest.hexdigest()[:16]
+        files = (file for pattern in BESIDE_WEIGHTS for file in self.model_folder.glob(pattern))
+        return _digest(_state(files), with_names=True)
 
     @property
     def checked(self) -> bool:
@@ -408,3 +404,16 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
     }
+
+
+def _state(files: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
+    """Return files with their sizes and times of change, in their order: the same state, the same content."""
+    return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files))
+
+
+@lru_cache(maxsize=64)  # each piece of a measurement asks; a base-size model has half a gigabyte
+def _digest(files: tuple[tuple[Path, int, int], ...], *, with_names: bool) -> str:
+    digest = hashlib.sha256()
+    for file, _, _ in files:
+        digest.update((file.name.encode() + b"\0" if with_names else b"") + file.read_bytes())
+    return digest.hexdigest()[:16]
