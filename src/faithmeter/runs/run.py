@@ -22,7 +22,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from importlib import metadata
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from faithmeter.runs.results import Result, Row
 
 FORMAT = 1
+# what results were made with before a setting was kept: a new setting has its default for old runs here
+BEFORE: Mapping[str, Any] = {"by": TOKEN, "chunk": None, "format": 1}
 HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
 MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
 BESIDE_WEIGHTS = ("*.json", "*.txt", "*.model")  # config and tokenizer, as transformers names their files
@@ -220,8 +222,7 @@ class Run:
     def measurement_settings(self) -> dict[str, Any]:
         """What the run was measured with; empty where it was not."""
         stored = self._settings(self.measurements / "settings.json")
-        # who measured before there were units measured tokens
-        return {"by": TOKEN, "chunk": None, **stored} if stored else {}
+        return {**BEFORE, **stored} if stored else {}
 
     @staticmethod
     def _settings(file: Path) -> dict[str, Any]:

@@ -5,15 +5,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from faithmeter.data.units import TOKEN
 from faithmeter.errors import InputError
-from faithmeter.runs.run import Run
+from faithmeter.runs.run import BEFORE, Run
 
 # Kept for whoever reads the results, and never compared: a release must not lock what is stored. One that changes what
 # is stored, or how it is computed, raises a format number.
 VERSION = "faithmeter"
-# What results were made with before a setting was kept; of the last three that is not known, and taken to be the same.
-BEFORE: Mapping[str, Any] = {"by": TOKEN, "chunk": None, "format": 1}
+# not kept before either, nor known: taken to be the same
 NOT_KNOWN_BEFORE = ("tokenizer_and_config", "max_length", "in_distribution")
 
 
