@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from faithmeter.errors import InputError
-from faithmeter.runs.run import Run, RunConfig
-from faithmeter.runs.settings import BEFORE, VERSION
+from faithmeter.runs.run import BEFORE, Run, RunConfig
+from faithmeter.runs.settings import VERSION
 
 # settings that differ from seed to seed, or from release to release, without making results that do not compare
 OF_ONE_RUN = ("weights", "tokenizer_and_config", VERSION, "other", "other_weights")
