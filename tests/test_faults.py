@@ -707,7 +707,7 @@ def test_memory_that_runs_out_elsewhere_is_one_sentence(run, faithmeter, monkeyp
 
     monkeypatch.setattr(Run, "data", fail)
     code, printed = faithmeter("measure", run.path, "--rows", "30")
-    assert (code, "memory ran out" in printed, "Traceback" in printed) == (2, True, False)
+    assert (code, "out of memory" in printed, "Traceback" in printed) == (2, True, False)
 
 
 def test_another_error_of_a_model_is_not_taken_for_a_lack_of_memory(run, memory):

@@ -286,7 +286,7 @@ def test_a_finished_run_cannot_be_resumed_nor_a_changed_one(faithmeter, write, t
     code, printed = faithmeter("train", tmp_path / "run", "--resume")
     assert (code, "nothing to resume" in printed) == (2, True)
     code, printed = faithmeter("train", tmp_path / "run", "--resume", "--epochs", "5")
-    assert (code, "leave the other options out" in printed) == (2, True)
+    assert (code, "leave out the other options" in printed) == (2, True)
     (tmp_path / "run/results.jsonl").unlink()
     write("reviews.csv", sentiment_rows(80, seed=9))
     code, printed = faithmeter("train", tmp_path / "run", "--resume")
@@ -419,7 +419,7 @@ def test_an_interrupted_command_says_how_to_go_on(faithmeter, monkeypatch):
     monkeypatch.setattr("faithmeter.studies.measure.measure", interrupted)
     code, printed = faithmeter("measure", "runs/any")
     assert code == 130
-    assert "interrupted. What is finished is kept" in printed
+    assert "interrupted. Finished work is kept" in printed
 
 
 def test_an_unknown_option_ends_with_code_2_and_the_help_with_0(faithmeter):

@@ -216,7 +216,7 @@ def test_the_command_line_cuts_the_texts_of_a_model_and_says_so_in_the_report(tu
     code, printed = faithmeter("measure", turned, *where)
     assert (code, "another max length" in printed) == (2, True)
     code, printed = faithmeter("check", tmp_path / "run", "--max-length", 4)
-    assert (code, "a run keeps what it was made with" in printed) == (2, True)
+    assert (code, "a run keeps its own settings" in printed) == (2, True)
 
 
 def test_the_remedy_that_check_and_measure_print_can_be_given_as_it_is(trained, tmp_path, faithmeter, monkeypatch):
