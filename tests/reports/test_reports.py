@@ -107,7 +107,7 @@ def test_measures_that_lead_out_of_distribution_are_named_where_the_check_gives_
 def test_a_measure_that_may_be_no_better_than_random_is_not_recommended():
     found = words.verdict(rows_of({"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0))}))
     assert found[0].startswith("No importance measure beats random masking")
-    assert words.verdict([])[0].startswith("Nothing was measured yet")
+    assert words.verdict([])[0].startswith("Nothing has been measured")
 
 
 def test_cautions_say_what_may_mislead():
@@ -118,7 +118,7 @@ def test_cautions_say_what_may_mislead():
     found = " ".join(words.cautions([{**r, "n": 10} if r["measure"] == "beam" else r for r in rows], 500))
     for expected in (
         "loo-signed up to 12 % (at 70 % masked)",
-        "another training may rank otherwise",
+        "another training may rank differently",
         "few texts: beam on 10.",
         "no better than the class majority",
         "fitted on 500 texts",
@@ -129,7 +129,7 @@ def test_cautions_say_what_may_mislead():
 
 def test_a_lead_over_the_majority_that_may_be_chance_is_cautioned_and_an_older_run_is_not_accused():
     rows = [*rows_of(BEST), row("performance", 0.6, ratio=0.0), row("majority", 0.55)]
-    said = "may be chance on so few test texts"
+    said = "on so few test texts"
     assert not any(said in line for line in words.cautions(rows, 2000))  # not known of an older run
     for p_value, expected in ((0.04, False), (0.06, True)):
         found = words.cautions([*rows, row("majority_p_value", p_value)], 2000)
@@ -209,7 +209,7 @@ def test_a_signed_winner_that_pushes_to_wrong_classes_is_shown_beside_the_best_a
 def test_fairness_is_said_with_what_disturbs_it():
     rows = [r for r in rows_of(BEST) if (r["kind"], r["measure"]) != ("walk_p_value", "beam")]
     rows += [row("walk_p_value", 0.001, "beam"), row("share_out_of_distribution", 0.2, "beam", 0.5)]
-    assert "but for what the measures named below do to some texts" in words.verdict(rows)[-1]
+    assert "except for some texts masked by the measures named below" in words.verdict(rows)[-1]
     assert any("beam up to 20 % (at 50 % masked)" in line for line in words.cautions(rows, 2000))
     # few such texts are what chance gives, however small the p-value
     few = [{**r, "value": 0.02} if r["kind"] == "share_out_of_distribution" else r for r in rows]
@@ -292,9 +292,15 @@ def test_a_report_that_judges_nothing_names_no_winner_and_warns(measured, tmp_pa
         assert said.count('<div class="verdict warns">') == (1 if len(paths) == 1 else 3)
         assert '<div class="verdict">' not in said
         text = read(said).text
-        for winner in ("to use,", "behind the best", "most faithful:", "no cheaper one beats", "by the measure to use"):
+        for winner in (
+            "to use,",
+            "behind the best",
+            "most faithful:",
+            "No cheaper measure is more faithful",
+            "by the measure to use",
+        ):
             assert winner not in text
-        assert "none of them is shown to be of use here" in text
+        assert "none of them was shown to be faithful here" in text
     ways = list(csv.DictReader((tmp_path / "out" / "ways.csv").read_text().splitlines()))
     assert [way["most faithful, RACU"] for way in ways] == ["none", "none"]
     card = model_card(Run(path))
@@ -343,7 +349,7 @@ def test_a_run_that_was_not_measured_is_reported_as_far_as_it_goes(measured, tmp
     kept = [line for line in (path / "results.jsonl").read_text().splitlines() if '"performance"' in line.split(",")[0]]
     write_jsonl(path / "results.jsonl", map(json.loads, kept))
     (file,) = report([path], tmp_path / "out")
-    assert "Nothing was measured yet" in read(file.read_text()).text
+    assert "Nothing has been measured" in read(file.read_text()).text
     (path / "results.jsonl").unlink()
     with pytest.raises(InputError, match="has no results yet"):
         report([path], tmp_path / "out")
@@ -374,7 +380,7 @@ def test_the_commands_in_a_report_make_the_same_run_again(measured, tmp_path, fa
 def test_the_model_folder_has_a_card_that_grows_with_what_is_known(measured, tmp_path):
     card = (measured.model_folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n")
-    for expected in ("## Performance", "## In-distribution test", "## Which explanation to believe", "| loo-signed |"):
+    for expected in ("## Performance", "## In-distribution test", "## Which explanation to use", "| loo-signed |"):
         assert expected in card
     assert r"positive\<i\>" in card  # a label's own markup, as text
     fresh = shutil.copytree(measured.path, tmp_path / "fresh")
@@ -591,14 +597,14 @@ def test_retraining_says_what_each_protocol_can_and_cannot_conclude():
     assert "By Recursive ROAR, grad-l2 was not shown to be faithful." in said
     assert "By ROAR, grad-l2 was not shown to be faithful, which need not mean" in said
     assert "grad-l2" not in " ".join(retraining_verdict(retrained(rise=0.2)))  # it may look worse than it is
-    assert "one seed, so nothing is sure" in " ".join(retraining_verdict(retrained(seeds=1)))
+    assert "one seed, so nothing can be concluded" in " ".join(retraining_verdict(retrained(seeds=1)))
 
 
 def test_a_curve_that_rises_again_is_flagged_as_class_leakage():
     assert leaks(retrained()) == []
     (recursive, plain) = leaks(retrained(rise=0.2))
     assert "grad-l2 (Recursive ROAR)" in recursive
-    assert "It may be" in plain
+    assert "may reveal the class" in plain
 
 
 def test_the_sections_on_retraining_have_the_papers_table_figures_and_times(measured):

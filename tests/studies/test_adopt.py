@@ -175,7 +175,7 @@ def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_st
         assert len(found) == 11
     most = max(row["value"] for row in plain.results if row["kind"] == "check_share_out_of_distribution")
     assert most > 0.5
-    said = f"Against its unmasked texts, as for a model that never saw masks, up to {100 * most:.1f} % of the texts are"
+    said = f"Compared with unmasked texts, as for a model never trained on masks, up to {100 * most:.1f} % of the"
     assert said in printed
     card = (claimed.model_folder / "README.md").read_text()
     assert "If, as --masked-before says" in card

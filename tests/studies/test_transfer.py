@@ -195,7 +195,7 @@ def test_texts_of_the_same_domain_are_not_strange(trained, tmp_path):
     (section,) = transfer_sections(run.results)
     assert section.words[-1].startswith("Unmasked they were not found to be out-of-distribution. So few texts give no")
     enough = [{**row, "value": 100} if row["kind"] in CHECKED_TEXTS else row for row in run.results]
-    assert "not strange to the model" in transfer_sections(enough)[0].words[-1]
+    assert "Unmasked they are in-distribution" in transfer_sections(enough)[0].words[-1]
 
 
 def test_the_advice_where_masking_fails_is_not_to_train_on_the_other_domain(made):
@@ -210,11 +210,11 @@ def test_the_other_jobs_take_it_as_any_run(made, trained, tmp_path):
     path = shutil.copytree(made.path, tmp_path / "copy")
     measured = measure(path, MeasureOptions(measures=("loo-signed",), rows=10, random_runs=1))
     audit(path, AuditOptions(("erasure",), ("loo-signed",), rows=5))
-    assert verdict(measured.results)[0].endswith("masked texts of this domain are strange to it.")
+    assert verdict(measured.results)[0].endswith("masked texts of this domain are out-of-distribution for it.")
     page = report([path, trained.path], tmp_path / "report", examples=False)[0].read_text()
     assert "Out of domain" in page
     assert "in domain: reviews" in page
-    assert "Unmasked already they are out-of-distribution" in page
+    assert "Even unmasked they are out-of-distribution" in page
     attack(path, rows=3)
     commands = commands_of(Run(path))
     assert [line.split()[1] for line in commands] == ["transfer", "check", "measure", "audit", "attack"]

@@ -148,15 +148,15 @@ DRIFT = Judge(
     _judge,
     {},
     SectionData(
-        "Where masked texts go",
+        "How far masked texts move",
         By.MASKED_TEXTS,
         (
-            "Texts are masked in the order of their importance, and what the model's head reads is compared with what "
-            "it reads of the whole text (drift) and of the original texts, on average (distance to the data): cosine "
-            "distance, 0 is the same direction, 1 has nothing in common.",
-            "It shows how far masking takes texts from the places that the model knows. It cannot show that a measure "
-            "is good: a text may move far because what mattered is gone, or because nothing like it was ever seen. "
-            "Distances do not compare across models; the in-distribution test says where they mean something.",
+            "Texts are masked in the order of importance. The representation that the head reads is compared with that "
+            "of the unmasked text (drift) and, on average, with those of the original texts (distance to the data), "
+            "by cosine distance: 0 is the same direction, 1 is orthogonal.",
+            "It shows how far masking moves texts from the original ones. It cannot show that a measure is good: a "
+            "text may move far because the important tokens are gone, or because the model never saw such a text. "
+            "Distances cannot be compared across models; the in-distribution test tells where they are meaningful.",
         ),
         (
             *(ShownColumn("drift", f"drift at {share}", share) for share in ("10 %", "50 %", "100 %")),
@@ -166,14 +166,14 @@ DRIFT = Judge(
                 for share in ("10 %", "50 %")
             ),
         ),
-        table="Cosine distance by how much is masked",
-        caption="How far masked texts move, from the whole text and from the data, and how many are "
+        table="Cosine distance by the share of masked tokens",
+        caption="How far masked texts move, from the unmasked text and from the data, and how many are "
         "out-of-distribution (dotted: 5 %); ribbons are 95 % intervals.",
         outside=(
             (
                 "outside",
                 "With {detail} masked by {measure}, {share} % of the texts are out-of-distribution (chance gives "
-                "{chance} %): where they lie then means little.",
+                "{chance} %): their distance then means little.",
             ),
         ),
         layout="drift",
