@@ -95,7 +95,7 @@ def require_whole(path: Path, remedy: str) -> Path:
     """Return the path of a result, a file or a folder; refuse one that is damaged, and say what to do about it."""
     file = damaged(path)
     if file is not None:
-        raise InputError(f"{file} is damaged: it is not what was written. {remedy}")
+        raise InputError(f"{file} is damaged: its checksum does not match. {remedy}")
     return path
 
 
@@ -168,7 +168,7 @@ def only_one(folder: Path, *, together: bool = False) -> Iterator[None]:
             fcntl.flock(lock, (fcntl.LOCK_SH if together else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             raise InputError(
-                f"Another process is at work in {folder}: wait until it is done, or stop it first."
+                f"Another process is working in {folder}: wait until it is done, or stop it first."
             ) from error
         yield
 

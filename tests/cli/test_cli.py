@@ -257,7 +257,7 @@ def test_every_number_of_every_command_is_refused_where_it_is_not_finite(faithme
         places = [tmp_path / "one", tmp_path / "two"][: 2 if name == "bench-suite" else 1]
         code, printed = faithmeter(name, *places, f"--{option.replace('_', '-')}={value}")
         assert code == 2
-        assert f"Error: The value {value} of {option.replace('_', ' ')} is no finite number" in printed
+        assert f"Error: The value {value} of {option.replace('_', ' ')} is not a finite number" in printed
     assert not list(tmp_path.iterdir())
 
 
@@ -276,7 +276,7 @@ def test_an_existing_directory_is_refused_and_left_alone(faithmeter, write, tmp_
     (tmp_path / "run/thesis.txt").write_text("years of work")
     code, printed = faithmeter("train", tmp_path / "run", "--data", write("r.csv", sentiment_rows(40)))
     assert code == 2
-    assert "exists already, and nothing is overwritten" in printed
+    assert "already exists, and nothing is overwritten" in printed
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
 
 
@@ -299,7 +299,7 @@ def test_odd_rows_are_reported_and_kept(faithmeter, write, tmp_path):
     code, printed = faithmeter("train", tmp_path / "run", "--data", write("odd.csv", rows), *QUICK)
     assert code == 0, printed
     assert "have an empty text: kept" in printed
-    assert "no token that can be masked: kept" in printed
+    assert "no maskable token" in printed
     assert "longer than 512 tokens and were cut there" in printed
     assert sum(len(getattr(Run(tmp_path / "run").data(), part)) for part in ("train", "validation", "test")) == 64
 

@@ -439,11 +439,11 @@ def verdict(step, p_value, rows=100):
 @pytest.mark.parametrize(("validation", "tested"), [(99, 100), (100, 99), (4, 3000), (20, 20)])
 def test_few_texts_give_no_verdict_in_favour_of_masking_and_a_rejection_as_ever(validation, tested):
     passed = summary([verdict(k, 1.0, tested) for k in range(11)], validation_texts=validation)
-    said = f"So few texts give no verdict: the test was fitted on {validation} and asked about {tested}"
+    said = f"Too few texts for a verdict: the test was fitted on {validation} and applied to {tested}"
     assert passed.startswith(said)
     assert "trusted" not in passed
     assert "smallest p-value 1.000 of 11" in passed  # the numbers are there
-    assert ("misses most texts with random words in half of their places" in passed) == (validation < 50)
+    assert ("misses most texts with half of their tokens random words" in passed) == (validation < 50)
     rejected = summary([verdict(k, 0.001, tested) for k in range(11)], validation_texts=validation)
     assert rejected.startswith("At 0 % masked: Out-of-distribution")
     enough = summary([verdict(k, 1.0, 100) for k in range(11)], validation_texts=100)

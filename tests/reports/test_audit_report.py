@@ -192,7 +192,8 @@ def points(texts=30, outside=True, labels=("no", "yes")):
 
 
 def drift_section(**given):
-    return next(one for one in audit_sections(rows(), points=points(**given)) if one.title == "How far masked texts move")
+    sections = audit_sections(rows(), points=points(**given))
+    return next(one for one in sections if one.title == "How far masked texts move")
 
 
 def test_drift_is_drawn_from_0_for_every_measure_beside_the_share_out_of_distribution():

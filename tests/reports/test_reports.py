@@ -92,7 +92,7 @@ def test_few_texts_may_speak_against_masking_but_not_for_it(validation, tested, 
     assert words.trusted(rows) is expected
     assert words.trusted(rows_of(BEST, p_value)) is (p_value == 1.0)  # of earlier runs the numbers are not known
     assert any("so the comparison is fair" in line for line in words.verdict(rows)) == (expected is True)
-    few = [line for line in words.cautions(rows, 3000) if line.startswith("So few texts give no verdict")]
+    few = [line for line in words.cautions(rows, 3000) if line.startswith("Too few texts for a verdict")]
     assert len(few) == (expected is None)
     assert ("are in-distribution for this model" in words.checked(rows)) == (expected is True)
 
@@ -444,7 +444,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(measured, tmp_pat
 
 def test_examples_are_about_the_class_that_was_measured(measured):
     found = _examples(measured, measured.results)
-    assert [example.reason for example in found] == ["Most faithful.", "Middling.", "Least faithful."]
+    assert [example.reason for example in found] == ["Most faithful.", "Median.", "Least faithful."]
     assert all(one.target == example.gold for example in found for one in example.explanations)
 
 

@@ -162,7 +162,7 @@ def children_of(process):
 
 
 def test_two_processes_do_not_work_in_one_folder(done, data):
-    with only_one(done.path), pytest.raises(InputError, match="Another process is at work"):
+    with only_one(done.path), pytest.raises(InputError, match="Another process is working"):
         go_on(done)
 
 

@@ -266,10 +266,10 @@ def test_bad_options_are_refused_with_what_there_is():
 
 def test_a_run_that_is_not_trained_or_whose_beginning_is_not_known_is_refused(run, tmp_path):
     adopted = adopt(tmp_path / "adopted", str(run.model_folder), run.config.data)
-    with pytest.raises(InputError, match="what it began from is not known"):
+    with pytest.raises(InputError, match="initial weights are unknown"):
         select(adopted.path, OPTIONS)
     shutil.rmtree(run.model_folder)
-    with pytest.raises(InputError, match="not trained to its end"):
+    with pytest.raises(InputError, match="is unfinished"):
         select(run.path, OPTIONS)
 
 

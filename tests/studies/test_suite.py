@@ -390,7 +390,7 @@ def test_a_killed_driver_goes_on_where_it_was_to_the_same_tables(home, done, tmp
     assert not (out / "tables.csv").exists()
     said = Listener()
     bench_suite(home / "mine.toml", out, estimate=False, reporter=said)
-    assert f"of which {len(before)} are done already" in said.notes[0]
+    assert f"of which {len(before)} are already done" in said.notes[0]
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert same_tables(out, done)
 

@@ -202,7 +202,7 @@ def test_other_sites_cannot_ask(server):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", ""])
 def test_an_address_that_stands_for_every_one_is_refused_in_words(run, faithmeter, host):
     code, printed = faithmeter("serve", run.path, "--host", host)
-    assert (code, "Name the one address or host name that people will type" in printed) == (2, True)
+    assert (code, "Give the address or host name that people will type" in printed) == (2, True)
     assert "The page is at" not in printed
 
 

@@ -116,7 +116,7 @@ def _refuse_nonsense(
         if given is not None and len(given) != len(texts):
             raise InputError(f"There are {len(texts)} texts and {len(given)} {name}: give one for each text.")
     if labels is not None and not all(0 <= label < len(classifier.labels) for label in labels):
-        raise InputError(f"A label is not the number of a class: this model has {len(classifier.labels)}, from 0 on.")
+        raise InputError(f"A label is not the number of a class: this model has {len(classifier.labels)}, from 0.")
 
 
 def check_settings(kinds: Sequence[str], budget: float) -> None:

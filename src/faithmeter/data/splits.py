@@ -51,7 +51,7 @@ class DataSpec:
     def resolved(self) -> Task:
         """Return the task that this stands for."""
         if (self.task is None) == (self.data is None):
-            raise InputError("Say either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
+            raise InputError("Give either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
         if self.task is not None:
             return find_task(self.task)
         assert self.data is not None
@@ -136,13 +136,13 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
     twice = next((column for column in needed if needed.count(column) > 1), None)
     if twice is not None:
         raise InputError(
-            f"The column {twice!r} is used twice: a text that is also the label tells the model its answer, and one "
-            "that is also its context says nothing new. Name different columns with --text, --context and --label."
+            f"The column {twice!r} is used twice: text, context and label must be different columns, because a model "
+            "must not read the label. Name them with --text, --context and --label."
         )
     tables: dict[str, list[Row]] = {}
     for part, rows in raw.items():
         if not rows:
-            raise InputError(f"{origin}: the {part} split is empty, so there is nothing to learn from or to measure.")
+            raise InputError(f"{origin}: the {part} split is empty, so there is nothing to train on or to measure.")
         named = [{task.renames.get(key, key): value for key, value in row.items()} for row in rows]
         require_columns(named[0], needed, f"{origin} ({part})", own=spec.data is not None)
         if part == "test" or "test" not in raw:  # else it is cut from train
@@ -248,7 +248,7 @@ def _from_hub(task: Task) -> dict[str, list[Row]]:
     except Exception as error:  # the hub's client raises a dozen kinds: offline, missing, gated, renamed
         raise InputError(
             f"The data of {task.name} ({hub.path} on the hub) could not be loaded: {first_line(error)} "
-            "Check the connection, or bring the files with --data-dir DIR."
+            "Check the connection, or provide the files with --data-dir DIR."
         ) from error
     splits = {part: source for part, source in task.splits.items() if source in loaded}
     return {part: [dict(row) for row in loaded[source]] for part, source in splits.items()}
@@ -399,7 +399,7 @@ def _make_missing_splits(tables: dict[str, list[Row]], seed: int, origin: str, n
         order = _labels_first(rows, np.random.default_rng([seed, len(rows)]).permutation(len(rows)))
         kept = round(0.8 * len(rows))
         if kept == len(rows) or kept == 0:
-            raise InputError(f"{origin}: {len(rows)} rows are too few to cut a {part} split from.")
+            raise InputError(f"{origin}: {len(rows)} rows are too few to split off a {part} split.")
         tables["train"] = [rows[i] for i in sorted(order[:kept])]
         tables[part] = [rows[i] for i in sorted(order[kept:])]
         notes.append(f"No {part} split: {len(rows) - kept} of {len(rows)} training rows were set aside for it.")
@@ -416,7 +416,7 @@ def _labels_first(rows: list[Row], order: np.ndarray[Any, Any]) -> list[int]:
 
 def _subset(rows: list[Row], count: int, seed: int) -> list[Row]:
     if count < 2:
-        raise InputError(f"{count} rows are too few; ask for two or more.")
+        raise InputError(f"{count} rows are too few; give two or more.")
     if count >= len(rows):
         return rows
     order = _labels_first(rows, np.random.default_rng([seed, count, len(rows)]).permutation(len(rows)))

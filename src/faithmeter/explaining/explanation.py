@@ -41,7 +41,7 @@ class ExplainOptions:
     def __post_init__(self) -> None:
         require_units(*self.units)
         if self.random_runs < 1:
-            raise InputError("At least one random run is needed as the baseline.")
+            raise InputError("At least one random draw is needed as the baseline.")
 
     @property
     def units(self) -> tuple[str, int]:

@@ -315,7 +315,7 @@ def _checked(name: str, explain: Explain) -> Explain:
         importance = explain(classifier, batch, targets, seed)
         if importance.shape != batch.maskable.shape:
             raise InputError(
-                f"The importance measure {name} must return one number a token, {tuple(batch.maskable.shape)}; "
+                f"The importance measure {name} must return one number per token, {tuple(batch.maskable.shape)}; "
                 f"it returned {tuple(importance.shape)}."
             )
         maskable = batch.maskable.to(importance.device)

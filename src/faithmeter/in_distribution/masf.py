@@ -288,7 +288,7 @@ def fit_calibrated(
     is a source of its own.
     """
     if len(lengths) < 4:
-        raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} rows: {ROWS_NEEDED} are needed.")
+        raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} texts: {ROWS_NEEDED} are needed.")
     edges = _length_edges(lengths)
     sources = torch.arange(len(lengths)) if sources is None else sources
     drawn_order = random_stream(seed, Purpose.REFERENCE_HALVES).permutation(int(sources.max()) + 1)
@@ -366,7 +366,7 @@ def neighbouring_steps(batch: Batch, step: Tensor | int) -> tuple[Tensor, Tensor
 
 def _finite(features: Tensor) -> Tensor:
     if not bool(torch.isfinite(features).all()):
-        raise InputError("The model's hidden states are not finite, so nothing can be said about its masked rows.")
+        raise InputError("The model's hidden states are not finite, so its masked texts cannot be tested.")
     return features.float().cpu()
 
 

@@ -94,8 +94,8 @@ def _made_before(path: Path, asked: Mapping[str, object], reference: Run | None)
         differing = ["weights, for its model was trained anew"]
     if differing:
         raise InputError(
-            f"{path} is a run with another {' and '.join(differing)}. Ask as it was made, or name another place"
-            f"{' with --run' if reference is None else ''}."
+            f"{path} is a run with another {' and '.join(differing)}. Use the same options, or choose another "
+            f"directory{' with --run' if reference is None else ''}."
         )
     return run
 

@@ -39,8 +39,8 @@ def way_of(name: str) -> tuple[str, tuple[str, ...]]:
     strategy, *robust = name.split("+")
     if strategy not in STRATEGIES or not set(robust) <= set(ROBUST):
         raise InputError(
-            f"There is no way of training {name!r}.{nearest(name, WAYS)} Choose from {', '.join(WAYS)}, or spell one: "
-            f"{', '.join(STRATEGIES)}, then + and any of {', '.join(ROBUST)}."
+            f"There is no way of training {name!r}.{nearest(name, WAYS)} Choose from {', '.join(WAYS)}, or combine "
+            f"{', '.join(STRATEGIES)} with + and any of {', '.join(ROBUST)}."
         )
     return strategy, tuple(robust)
 

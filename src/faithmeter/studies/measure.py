@@ -1,4 +1,4 @@
-"""Measure: mask what each importance measure calls important, step by step, and see how fast performance falls.
+"""Measure: mask what each importance measure calls important, step by step, and measure how fast performance falls.
 
 Every finished batch is a file, so memory is flat and a killed measurement goes on at the batch it was at. Nothing is
 written that depends on how the work was cut: the rows are the same however often it stops.
@@ -73,7 +73,7 @@ class MeasureOptions:
         if self.target not in TARGETS:
             raise InputError(f"There is no target {self.target!r}: choose {' or '.join(TARGETS)}.")
         if self.random_runs < 1:
-            raise InputError("At least one random run is needed as the baseline.")
+            raise InputError("At least one random draw is needed as the baseline.")
         require_units(self.by, self.chunk)
 
 
@@ -130,11 +130,11 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
     if trusted(run.results) is False:
         remedy = command_to_train_on(run)
         reporter.warn(
-            "masking is out-of-distribution for this model, so these curves say little about its explanations. "
+            "masking is out-of-distribution for this model, so its curves say little about explanations. "
             + (
-                "The texts are of another domain than it was trained on."
+                "The texts are from another domain than its training data."
                 if remedy is None
-                else f"This goes on from it, with the same data, to one that understands masks: `{remedy}`."
+                else f"Fine-tune it on the same data to get a model that understands masks: `{remedy}`."
             )
         )
     found = checked(run.results)
@@ -193,7 +193,7 @@ def _finished(work: _Work, reporter: Reporter) -> list[str]:
             if measured_texts(folder) == rows:
                 finished.append(name)
             else:
-                reporter.note(f"{name} was begun and not finished, so it is left out: name it to go on with it.")
+                reporter.note(f"{name} is unfinished, so it is left out: name it in --measures to resume it.")
     return finished
 
 
@@ -321,11 +321,11 @@ def distinct(
     measures = [one for one in map(as_measure, chosen) if one.name != "random"]
     unfit = next((one.name for one in measures if not one.explains(model_type)), None)
     if unfit is not None:
-        raise InputError(f"{unfit} cannot explain a {model_type} model: leave it out.")
+        raise InputError(f"{unfit} cannot explain a {model_type} model: leave out this measure.")
     names = [one.name for one in measures]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"Two importance measures are named {twice!r}: give each a name of its own.")
+        raise InputError(f"Two importance measures are named {twice!r}: give each a different name.")
     if not measures:
         raise InputError("There is nothing to compare with random masking: name an importance measure.")
     return measures

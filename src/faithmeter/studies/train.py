@@ -35,8 +35,8 @@ from faithmeter.training.loop import Attack
 # is learnt in 20.
 BILSTM_SETTINGS = {"snli": (128, 25), "babi": (50, 20), "other": (32, 8)}
 FLATTENS = (
-    "explanation-guided training flattens attention instead of leading it towards attributions (see "
-    "docs/robust-training.md): what comes of it is no test of the REGEX paper."
+    "explanation-guided training flattens attention instead of moving it towards attributions (see "
+    "docs/robust-training.md): its results are no test of Li et al. (2023)."
 )
 DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, and how many random choices of them
 
@@ -144,7 +144,7 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
     run, reporter = Run(path), _main_process_only(reporter)
     with _alone(run.path):
         if run.trained and run.results:
-            raise InputError(f"{path} is trained to its end already: there is nothing to resume.")
+            raise InputError(f"The training of {path} is finished: there is nothing to resume.")
         config, splits = run.config, run.data()
         if config.training is None:  # it came trained, and only its results can be missing
             test = encode(run.classifier(), splits.test, "test", reporter)
@@ -180,7 +180,7 @@ def train_or_go_on(
     found = run.config
     asked = (absolute_model(model), absolute(data), taught, max_length, vectors)
     if (found.model, found.data, found.training, found.max_length, found.vectors) != asked:
-        raise InputError(f"{path} is a run with another model, data or training. Name another place.")
+        raise InputError(f"{path} is a run with another model, data or training. Choose another directory.")
     return run if run.trained and run.results else resume(path, reporter=reporter)
 
 
@@ -196,10 +196,10 @@ def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
         return splits, []
     fitting = splits.in_order_of(classes)
     if fitting is not None:
-        return fitting, [f"The model classifies already: its head and its classes ({', '.join(fitting.labels)}) stay."]
+        return fitting, [f"The model is a classifier: it keeps its head and classes ({', '.join(fitting.labels)})."]
     return splits, [
         f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(splits.labels)}): "
-        "it learns a new head."
+        "it gets a new head."
     ]
 
 
@@ -208,7 +208,7 @@ def fresh_classifier(
 ) -> Classifier:
     """Return the model as it is before it is trained on the splits; `seed` draws what it does not bring along."""
     if vectors is not None and model != BILSTM:
-        raise InputError(f"Word vectors are for the model {BILSTM!r}, which has embeddings of words; {model} has not.")
+        raise InputError(f"Word vectors are only for the model {BILSTM!r}, which has word embeddings; not for {model}.")
     if model not in FROM_SCRATCH:
         return load_classifier(model, splits.labels, new_head=True, seed=seed, max_length=max_length)
     pairs = "context" in splits.train.column_names
@@ -247,7 +247,7 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
     chance = by_chance(run.results)
     # the best epoch was chosen on the validation texts, which flatters it there: the test texts have the last word
     if chance is not None and (outcome is None or not outcome.warnings):
-        reporter.warn(f"{chance} Its explanations may explain nothing.")
+        reporter.warn(f"{chance} Its explanations may be meaningless.")
     return run
 
 
@@ -263,7 +263,7 @@ def by_chance(rows: Rows) -> str | None:
     lucky = f", which may be chance (p = {p_value:.2f})" if reached["value"] > majority else ""
     return (
         f"The model's {reached['metric']} is {reached['value']:.3f} on {reached['n']} test texts{lucky}, and always "
-        f"answering the most frequent class gives {majority:.3f}."
+        f"predicting the most frequent class gives {majority:.3f}."
     )
 
 
@@ -325,12 +325,11 @@ def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporte
     """Say which rows of a split are cut and which have nothing to mask."""
     if encoded.truncated:
         reporter.note(
-            f"{encoded.truncated} of {len(encoded)} {part} rows are longer than {classifier.max_length} tokens "
-            "and were cut there."
+            f"{encoded.truncated} of {len(encoded)} {part} texts were truncated to {classifier.max_length} tokens."
         )
     unmaskable = int((encoded.maskable_counts == 0).sum())  # an empty text, or one of special tokens only
     if unmaskable:
-        reporter.note(f"{unmaskable} of {len(encoded)} {part} rows have no token that can be masked: kept as they are.")
+        reporter.note(f"{unmaskable} of {len(encoded)} {part} texts have no maskable token; they stay unmasked.")
 
 
 def masked_performance(

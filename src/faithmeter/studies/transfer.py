@@ -40,11 +40,11 @@ def transfer(path: str | Path, out: str | Path, data: DataSpec, *, reporter: Rep
     run, reporter = Run(path), reporter or Silent()
     home = run.config
     if home.reference is not None:
-        raise InputError(f"{path} is out of domain already: name the run that it was made of, {home.reference}.")
+        raise InputError(f"{path} is already a run on another domain: name the run it was made from, {home.reference}.")
     classifier = run.classifier()
     if not run.checked:
         raise InputError(
-            f"{path} has no in-distribution test, so nobody could tell whether other texts are strange to its model. "
+            f"{path} has no in-distribution test, so it cannot be tested whether other texts are out-of-distribution. "
             f"Run `faithmeter check {path}` first."
         )
     data = _all_rows_tested(absolute(data), reporter)
@@ -69,7 +69,7 @@ def _all_rows_tested(data: DataSpec, reporter: Reporter) -> DataSpec:
     """Return the data with all rows of a single file as its test rows."""
     if data.data is None or data.test_data is not None or Path(data.data).is_dir():
         return data
-    reporter.note(f"All rows of {data.data} are test rows: nothing is learnt from them.")
+    reporter.note(f"All texts of {data.data} are test texts: nothing is trained on them.")
     return dataclasses.replace(data, test_data=data.data)
 
 
@@ -115,8 +115,8 @@ def _with_classes(data: DataSpec, classes: Sequence[str], reporter: Reporter) ->
     if matched is None:
         example = ",".join(f"{label}={name}" for label, name in zip(labels, classes, strict=False))
         raise InputError(
-            f"The data's labels ({', '.join(named.values())}) are not surely the model's classes "
-            f"({', '.join(classes)}). Say which is which: --classes {example}, if that is what they mean."
+            f"The data's labels ({', '.join(named.values())}) do not match the model's classes "
+            f"({', '.join(classes)}). Map them: --classes {example}, if that is what they mean."
         )
     taken = {label: matched[name] for label, name in named.items()}
     reporter.note(f"Classes, data to model: {', '.join(f'{label} is {name}' for label, name in taken.items())}.")

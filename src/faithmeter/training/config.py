@@ -93,8 +93,8 @@ class TrainingConfig:
             raise InputError("The shares and the budget of robust training must lie between 0 and 1.")
         if ADVERSARIAL in self.robust and self.epochs < 2:
             raise InputError(
-                "A model that has learnt nothing cannot be attacked, so adversarial training begins with the second "
-                "epoch: train for 2 epochs or more."
+                "Adversarial training starts in the second epoch, because an untrained model cannot be attacked: train "
+                "for 2 epochs or more."
             )
 
     @property

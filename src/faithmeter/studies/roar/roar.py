@@ -161,9 +161,7 @@ def begin_roar(
     for note in splits.notes:
         reporter.note(note)
     for note in kept:
-        reporter.warn(
-            f"{note} Every training begins with what it learnt before, from texts that nothing was masked in."
-        )
+        reporter.warn(f"{note} Every training starts from its earlier weights, which were trained on unmasked texts.")
     classifier = fresh_classifier(model, splits, seed=0, max_length=max_length, vectors=vectors)
     for note in classifier.notes:
         reporter.note(note)
@@ -218,7 +216,7 @@ def _go_on(run: RoarRun, workers: int, reporter: Reporter) -> RoarRun:
     every = run.config.nodes()
     left = _left(run, every, reporter)
     if len(left) < len(every):
-        reporter.note(f"{len(every) - len(left)} of {len(every)} pieces of work are done already.")
+        reporter.note(f"{len(every) - len(left)} of {len(every)} pieces of work are already done.")
     if left:
         _prepared.cache_clear()  # the files may have changed since this process read them
         _, encoded, classifier = _prepared(str(run.path))
@@ -227,7 +225,7 @@ def _go_on(run: RoarRun, workers: int, reporter: Reporter) -> RoarRun:
         with one_thread():
             seconds = estimated_seconds(classifier, encoded, left, run.config) / workers
         trainings = sum(node.kind != IMPORTANCE for node in left)
-        reporter.note(f"{trainings} trainings, {workers} at a time: about {duration(seconds)}.")
+        reporter.note(f"{trainings} trainings, {workers} in parallel: about {duration(seconds)}.")
     for node in every:
         if run.is_done(node):  # a killed process may not have come to it
             tidy(run, node)
@@ -272,8 +270,8 @@ def _prepared(path: str) -> tuple[Splits, Tokenised, Classifier]:
     splits, _ = with_classes_of(config.model, load_splits(config.data, labels_known=True))
     if fingerprint_with(splits, config.model, config.vectors) != config.fingerprint:
         raise InputError(
-            f"The data, the model or the word vectors of {path} have changed since it was begun. Restore the files, or "
-            "begin a new one."
+            f"The data, the model or the word vectors of {path} have changed since it was started. Restore the files, "
+            "or start a new experiment."
         )
     classifier = _fresh(config, splits, 0)
     return splits, {name: encode(classifier, getattr(splits, name), name, Silent()) for name in SPLITS}, classifier

@@ -80,9 +80,9 @@ class EngineOptions:
         if self.engine not in ENGINES:
             raise InputError(f"There is no engine {self.engine!r}: choose from {', '.join(ENGINES)}.")
         if self.engine != "ray" and (self.address is not None or (self.cpus, self.gpus) != (1, 0)):
-            raise InputError("An address, and the cores and GPUs of a job, are of a Ray cluster: --engine ray.")
+            raise InputError("--address, --cpus and --gpus apply only to a Ray cluster: pass --engine ray.")
         if self.engine == "this-process" and (self.workers or 1) > 1:
-            raise InputError("This process does one job at a time: for more workers, --engine processes or ray.")
+            raise InputError("this-process runs one job at a time: for more workers, pass --engine processes or ray.")
 
     def make(self, work: Callable[[Job], None]) -> Engine[Job]:
         """Return the engine."""
@@ -122,7 +122,7 @@ def bench_suite(
     asked, place = read_suite(suite, data_dir=data_dir), Path(out).resolve()
     engine, reporter = engine or EngineOptions(), reporter or Silent()
     if place.exists() and not (place / "suite.toml").is_file() and any(_visible(place)):
-        raise InputError(f"{out} holds something else than a suite, and nothing is overwritten. Choose another name.")
+        raise InputError(f"{out} exists and is not a suite; nothing is overwritten. Choose another folder.")
     if dry_run:
         _plan(asked, place, engine, redo=False, estimate=estimate, reporter=reporter)
         return SuiteOutcome(place, None, (), ())
@@ -165,16 +165,16 @@ def _plan(
     left, stale = what_is_left(out, every)
     if stale and redo:
         for folder, words in stale.items():
-            reporter.warn(f"{folder} was done with another {words}: it is removed, and done anew.")
+            reporter.warn(f"{folder} was done with another {words}: it is removed and done again.")
             shutil.rmtree(out / folder, ignore_errors=True)
             shutil.rmtree(mark_file(out, folder).with_suffix(""), ignore_errors=True)
         left, stale = what_is_left(out, every)
     if stale:
         (folder, words), *more = stale.items()
         raise InputError(
-            f"{out / folder}{f' and {len(more)} more' if more else ''} was done with another {words}, and does not "
-            "compare with what is asked for now. Choose another folder for the suite, or pass --redo to remove such "
-            "results and do them anew."
+            f"{out / folder}{f' and {len(more)} more' if more else ''} was done with another {words}, and cannot be "
+            "compared with this suite. Choose another folder for the suite, or pass --redo to remove such results and "
+            "do them again."
         )
     _say_what_is_left(every, left, seconds, engine, reporter)
     return every, left, seconds
@@ -195,12 +195,14 @@ def _say_what_is_left(
     every: Sequence[Job], left: Sequence[Job], seconds: Mapping[str, float], engine: EngineOptions, reporter: Reporter
 ) -> None:
     places = 1 if engine.engine == "this-process" else engine.workers or workers_here()
-    done = f", of which {len(every) - len(left)} are done already" if len(left) < len(every) else ""
+    done = f", of which {len(every) - len(left)} are already done" if len(left) < len(every) else ""
     reporter.note(f"{len(every)} jobs in {len({job.plan.folder for job in every})} folders{done}.")
     if left and seconds:
         known = [seconds[job.name] for job in left if job.name in seconds]
         total = duration(time_left(known, places=places, estimated=0, taken=0))
-        reporter.note(f"They will take about {total}, {places} at a time, if all cores are like one of this machine.")
+        reporter.note(
+            f"They will take about {total}, {places} in parallel, if all cores are as fast as this machine's."
+        )
 
 
 def what_is_left(out: Path, jobs: Sequence[Job]) -> tuple[list[Job], dict[str, str]]:
@@ -258,7 +260,7 @@ def _do(
 
         def failed(job: Job, error: InputError) -> None:
             failures.append(f"{job.name}: {error}")
-            reporter.warn(f"{job.name} cannot be done, nor what needs it: {error}")
+            reporter.warn(f"{job.name} failed, and jobs that depend on it are skipped: {error}")
 
         go_through(
             machine,
