@@ -273,7 +273,7 @@ def test_a_damaged_checkpoint_is_told_and_passed_over_to_the_same_weights(traine
         flip(folder / f"epoch-{epoch:04d}/model.safetensors")
     run = resume(tmp_path / "run", reporter=said)
     assert any("model.safetensors is damaged" in warning for warning in said.warnings)
-    assert any("Going on after epoch 1" in note for note in said.notes) == (which == "last")
+    assert any("Resuming after epoch 1" in note for note in said.notes) == (which == "last")
     assert run.weights == trained.weights
 
 

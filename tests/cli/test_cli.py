@@ -300,7 +300,7 @@ def test_odd_rows_are_reported_and_kept(faithmeter, write, tmp_path):
     assert code == 0, printed
     assert "have an empty text: kept" in printed
     assert "no maskable token" in printed
-    assert "longer than 512 tokens and were cut there" in printed
+    assert "texts were truncated to 512 tokens" in printed
     assert sum(len(getattr(Run(tmp_path / "run").data(), part)) for part in ("train", "validation", "test")) == 64
 
 

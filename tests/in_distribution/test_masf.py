@@ -455,4 +455,4 @@ def test_the_summary_counts_that_many_ratios_were_asked_about():
     assert summary([verdict(k, 0.01 if k == 3 else 1.0) for k in range(11)], None).startswith("Masking may be trusted")
     rejected = summary([verdict(k, 0.001 if k == 3 else 1.0) for k in range(11)], "faithmeter train NEW")
     assert rejected.startswith("At 30 % masked: Out-of-distribution")
-    assert rejected.endswith("its head and its classes stay: `faithmeter train NEW`.")
+    assert rejected.endswith("it keeps its head and classes: `faithmeter train NEW`.")

@@ -147,9 +147,9 @@ def test_sparsity_is_shown_once():
 
 def test_the_verdict_on_agreement_names_who_is_with_the_masking_curves_and_who_is_against():
     said = " ".join(section("Do the judges agree?").words)
-    assert "agree erasure: comprehensiveness (+0.90)" in said
-    assert "stand plausibility: average precision (-0.80)" in said
-    assert "1 of 3 pairs surely contradict" in said
+    assert "agree with the masking curves: erasure: comprehensiveness (+0.90)" in said
+    assert "contradict them: plausibility: average precision (-0.80)" in said
+    assert "1 of 3 pairs contradict" in said
 
 
 def test_a_known_token_that_the_model_does_not_read_is_marked():

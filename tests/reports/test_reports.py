@@ -157,7 +157,7 @@ def test_what_does_not_itself_beat_random_is_not_called_as_good_however_fast_it_
     assert same.startswith("beam cannot be told apart")
     assert same.endswith("It is the fastest of them.")
     (unproven,) = [line for line in said if "x-grad-signed" in line]
-    assert unproven.endswith("was not shown to beat random masking: not to be used in its place.")
+    assert unproven.endswith("was not shown to beat random masking: do not use in its place.")
     (ahead,) = [line for line in said if line.startswith("It is more faithful than")]
     assert ahead.startswith("It is more faithful than grad-l2;")
 
@@ -173,7 +173,7 @@ def test_the_best_absolute_measure_is_named_only_where_it_beats_random():
     rows = rows_of({"loo-signed": BEST["loo-signed"], "grad-l2": (-0.02, -0.04, -0.01, (0.4, 0.3, 0.5))})
     rows += [row("masked_performance", value, "loo-signed", at) for at, value in ((0.0, 1), (0.5, 0.02), (1.0, 0.2))]
     (said,) = [line for line in words.verdict(rows) if "wrong classes" in line]
-    assert said.endswith("Of the measures that do not tell for from against, none was shown to beat random masking.")
+    assert said.endswith("Of the absolute measures, none was shown to beat random masking.")
 
 
 NOTHING = {"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0)), "loo-abs": (0.03, -0.02, 0.08, (0, 0, 0))}
@@ -593,9 +593,9 @@ def retrained(masked=None, **rows):
 
 def test_retraining_says_what_each_protocol_can_and_cannot_conclude():
     said = " ".join(retraining_verdict(retrained()))
-    assert "By Recursive ROAR, attention finds what matters" in said
+    assert "By Recursive ROAR, attention finds the important tokens" in said
     assert "By Recursive ROAR, grad-l2 was not shown to be faithful." in said
-    assert "By ROAR, grad-l2 was not shown to be faithful, which need not mean" in said
+    assert "By ROAR, grad-l2 was not shown to be faithful, which does not mean" in said
     assert "grad-l2" not in " ".join(retraining_verdict(retrained(rise=0.2)))  # it may look worse than it is
     assert "one seed, so nothing can be concluded" in " ".join(retraining_verdict(retrained(seeds=1)))
 
@@ -640,7 +640,7 @@ def test_a_report_takes_experiments_and_runs_of_the_same_task_together(measured,
     command = text.split("faithmeter roar ")[1].split("\n")[0].split("<")[0]
     code, printed = faithmeter("roar", *shlex.split(html.unescape(command)))
     assert code == 0, printed
-    assert "21 of 21 pieces of work are done already" in printed
+    assert "21 of 21 pieces of work are already done" in printed
 
 
 def test_the_synthetic_problem_is_a_page_with_a_verdict(tmp_path, faithmeter, monkeypatch):

@@ -92,7 +92,7 @@ def test_training_goes_on_from_a_trained_model_with_its_head_and_classes(trained
     heard = Heard()
     options = TrainingOptions(epochs=1, learning_rate=1e-9)
     run = train(tmp_path / "onward", data, str(turned), options, reporter=heard)
-    assert any("its head and its classes (POSITIVE, NEGATIVE) stay" in line for line in heard.said)
+    assert any("it keeps its head and classes (POSITIVE, NEGATIVE)" in line for line in heard.said)
     assert (
         find(run.results, "performance", ratio=0.0)["value"] == find(trained.results, "performance", ratio=0.0)["value"]
     )

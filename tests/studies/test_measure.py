@@ -106,7 +106,7 @@ def test_a_check_on_four_rows_calls_nothing_trusted_that_a_check_on_more_rejects
     code, printed = faithmeter("check", run.path, "--rows", "4")
     assert code == 0, printed
     assert "trusted" not in printed
-    assert "Too few texts for a verdict: the test was fitted on 4 and asked about 80" in printed
+    assert "Too few texts for a verdict: the test was fitted on 4 and applied to 80" in printed
     assert "misses most texts with half of their tokens random words" in printed
     assert trusted(run.results) is None
     card = (run.model_folder / "README.md").read_text()
@@ -274,7 +274,7 @@ def test_a_measure_that_was_begun_and_not_finished_is_left_out_and_told_of(run, 
     told = Told()
     measure(run.path, dataclasses.replace(options, measures=("grad-l2",)), reporter=told)
     assert [row["measure"] for row in run.results if row["kind"] == "acu"] == ["grad-l2"]
-    assert any(note.startswith("loo-signed was begun and not finished") for note in told.notes)
+    assert any(note.startswith("loo-signed is unfinished") for note in told.notes)
     measure(run.path, options)
     assert {row["measure"] for row in run.results if row["kind"] == "acu"} == {"loo-signed", "grad-l2"}
 
@@ -748,7 +748,7 @@ def test_the_command_line_checks_and_measures(run, faithmeter):
     assert (code, "faithmeter check" in printed) == (2, True)
     code, printed = faithmeter("check", run.path)
     assert code == 0
-    assert "Too few texts for a verdict: the test was fitted on 64 and asked about 80" in printed
+    assert "Too few texts for a verdict: the test was fitted on 64 and applied to 80" in printed
     code, printed = faithmeter(
         "measure", run.path, "--measures", "grad-l2, loo-abs", "--rows", "10", "--random-runs", "2"
     )
@@ -834,7 +834,7 @@ def test_the_same_run_twice_is_not_two_runs(measured):
 
 def test_options_about_data_that_is_not_named_are_not_swallowed(run, faithmeter):
     code, printed = faithmeter("check", run.path, "--validation-data", "better.csv")
-    assert (code, "--validation-data says something about data that is not named" in printed) == (2, True)
+    assert (code, "--validation-data describes data, but no data is named" in printed) == (2, True)
 
 
 # ------------------------------------------------------------------------- explain within a budget
@@ -863,7 +863,7 @@ def test_a_budget_takes_the_most_faithful_measure_that_fits_by_the_texts_length(
         chosen, why = within_budget(rows, texts, budget * 1.0001, "run")
         assert chosen == expected
         assert why.startswith(f"{expected} explains each text in about {cost[expected]:.2g} s")
-        passed_over = f"beam is more faithful and does not fit: it would take about {cost['beam']:.2g} s."
+        passed_over = f"beam is more faithful but would take about {cost['beam']:.2g} s."
         assert ("it is the most faithful measure" in why) == (expected == "beam")
         assert (passed_over in why) == (expected != "beam")
     with pytest.raises(InputError, match=rf"quickest, grad-l2, takes about {cost['grad-l2']:.2g} s .*{tokens} tokens"):

@@ -215,7 +215,7 @@ def test_other_lengths_stand_beside_each_other_and_other_settings_are_refused(ru
 def test_fewer_training_texts_are_said(run):
     done = select(run.path, SelectOptions((), ("top",), epochs=1, rows=60))
     (section,) = select_sections(done.results)
-    assert "60 texts of the 256 that the first one learnt from, 1 epochs" in section.words[0]
+    assert "60 texts of the 256 that the first one was trained on, 1 epochs" in section.words[0]
 
 
 def test_the_most_faithful_measure_is_the_default_if_it_is_not_too_dear(run):

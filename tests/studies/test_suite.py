@@ -422,7 +422,7 @@ def test_what_was_done_with_something_else_is_refused_unless_it_may_be_done_anew
         bench_suite(home / "mine.toml", out, estimate=False)
     said = Listener()
     bench_suite(home / "mine.toml", out, estimate=False, redo=True, reporter=said)
-    assert said.warnings[0].endswith("weights: it is removed, and done anew.")
+    assert said.warnings[0].endswith("weights: it is removed and done again.")
     assert weights.read_bytes() == content
     assert same_tables(out, done)
 
