@@ -1,8 +1,8 @@
-"""Writing that is never half done: a file or folder appears whole, under its name, or not at all.
+"""Atomic writing: a file or folder appears complete under its name, or not at all.
 
-A result has its checksum beside it, in a hidden file, and is held against it when it is read. The sum is removed before
-the result changes and written after it, so that whoever is killed in between leaves a result without a sum. Such a one
-is read as it is: it appeared whole, and so did those of versions that kept no sums.
+A result has its checksum in a hidden file next to it, which is checked when it is read. The checksum is removed before
+the result changes and written after it, so a process killed in between leaves a result without a checksum. Such a file
+is read unchecked: it is complete, and so are those of versions without checksums.
 """
 
 import hashlib

@@ -70,7 +70,7 @@ def test_check_judges_every_ratio_and_warns_of_few_rows(run):
     reporter.warn = said.append
     verdicts = check(run.path, reporter=reporter)
     assert [verdict.step for verdict in verdicts] == list(range(11))
-    assert "64 validation rows" in said[0]
+    assert "64 validation texts" in said[0]
     assert {row["masking_ratio"] for row in run.results if row["kind"] == "check_p_value"} == {
         k / 10 for k in range(11)
     }

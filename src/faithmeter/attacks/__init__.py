@@ -1,4 +1,4 @@
-"""Text attacks: words and characters of a text changed, by importance and within a budget, until the answer changes."""
+"""Text attacks: words or characters are changed, by importance and within a budget, until the prediction changes."""
 
 from faithmeter.attacks.kinds import ATTACKS, DEFAULT_KINDS
 from faithmeter.attacks.search import BUDGET, Attack, attack_texts, check_settings

@@ -1,4 +1,4 @@
-"""Labels as people write them: one class in several spellings is made one, or told and refused."""
+"""Labels as people write them: several spellings of one class are merged, or an error."""
 
 import math
 from collections import Counter

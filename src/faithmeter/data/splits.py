@@ -24,12 +24,12 @@ LABEL_NONE = -1  # the hub's mark for a row without a gold label
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Where a run's data comes from. It is stored with the run, so that later commands find the same rows.
+    """The source of a run's data. It is stored with the run, so that later commands find the same texts.
 
     Either `task` names a row of `TASKS`, or `data` is a file or a folder of the user's own with the columns given.
-    `classes` gives labels other names, as in `neg=negative,pos=positive`; two with the same name become one class.
-    `clean_labels` makes one of labels that differ only in case or in the spaces around them, before `classes`.
-    `seed` draws what is drawn: generated stories, a split that is missing, a subset of rows.
+    `classes` renames labels, as in `neg=negative,pos=positive`; two with the same name become one class. `clean_labels`
+    merges labels that differ only in case or in surrounding spaces, before `classes`. `seed` is for everything random:
+    generated stories, a missing split, a subset of texts.
     """
 
     task: str | None = None
@@ -86,7 +86,7 @@ class DataSpec:
 class Splits:
     """A task's data, ready for a tokenizer: columns `text`, `context` (of a pair) and `label`, a class number.
 
-    Other columns may be beside them, as they were found.
+    Other columns may follow, unchanged.
     """
 
     task: Task
@@ -122,11 +122,11 @@ class Splits:
 
 
 def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool = False) -> Splits:
-    """Load train, validation and test, check them, and say what was left out or made (`notes`).
+    """Load train, validation and test, check them, and report what was dropped or generated (`notes`).
 
-    `keep` names columns to leave beside text and label, such as human rationales; the first of them must be
-    there in what is tested on. Labels of which nobody can tell whether they are meant as they are written are refused,
-    unless they are known to be (`labels_known`), as those of a run that was made of them.
+    `keep` names columns to keep besides text and label, such as human rationales; the test split must have the first of
+    them. Ambiguous spellings of labels are an error, unless they are known to be intended (`labels_known`), as those of
+    an existing run.
     """
     task = spec.resolved()
     raw, origin = _raw_splits(task, spec)

@@ -48,17 +48,17 @@ from faithmeter.models.classifier import Classifier
 
 @dataclass(frozen=True)
 class ImportanceMeasure:
-    """A function with a name tag.
+    """An importance measure: a function with a name and its properties.
 
     `explain(classifier, batch, targets, seed)` returns the (rows, tokens) importance of each token for the logit of
     each row's target class, with the batch's masked tokens masked; 0 where a token is not maskable. Where the batch has
     units, every token of a unit has the importance of the unit: that of masking it whole, or what `of_units` makes of
-    the importance of its tokens. `recursive` says that it is computed anew on the masked input at every masking step;
-    `differentiable` that it has a gradient by the word embeddings: then `at` is the same measure at any embeddings.
-    `passes(n)` is about how many times a text of n unmasked units goes through the model, to estimate the time;
+    the importance of its tokens. `recursive` means that it is computed again on the masked input at every masking step;
+    `differentiable` that it has a gradient with respect to the word embeddings: then `at` is the same measure at any
+    embeddings. `passes(n)` is about the number of forward passes for a text of n unmasked units, to estimate the time;
     a backward pass counts as two. `absolute_of` names the measure whose absolute value this one is. `not_for` is the
-    `model_type` of the models that it cannot explain. `on_request` where it is compared only if it is named;
-    `expensive` where it takes hundreds of passes, too many for all texts of a training.
+    `model_type` of the models that it cannot explain. `on_request` measures are compared only if named; `expensive`
+    ones take hundreds of passes, too many for all training texts.
     """
 
     name: str
@@ -296,9 +296,9 @@ def is_signed(name: str) -> bool:
 def as_measure(measure: str | Explain | ImportanceMeasure) -> ImportanceMeasure:
     """Return the measure of that name, or a plain function of (classifier, batch, targets, seed) as a measure.
 
-    Of a function nothing is known, so it is taken to be signed and to be computed anew at each masking step. Whatever
-    it says of tokens that are not maskable is set to 0; it must be finite where they are. Where units are masked as a
-    whole, a unit has the sum of what it says of the unit's tokens.
+    A function is assumed to be signed and is computed again at each masking step. Its values for tokens that are not
+    maskable are set to 0; for maskable ones they must be finite. With units, the importance of a unit is the sum over
+    its tokens.
     """
     if isinstance(measure, ImportanceMeasure):
         return measure

@@ -1,7 +1,7 @@
-"""Importance as a function of the word embeddings, so that a formula is written once and can be asked at any point.
+"""Importance as a function of the word embeddings, so that a formula is written once and evaluated at any point.
 
-Asked at the embeddings of a text it explains that text; asked at embeddings that require a gradient, it can be
-differentiated by them, which is what a search for adversarial explanations needs.
+Evaluated at the embeddings of a text it explains that text; evaluated at embeddings that require a gradient, it can be
+differentiated with respect to them, which a search for adversarial explanations needs.
 """
 
 from collections.abc import Callable

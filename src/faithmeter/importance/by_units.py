@@ -1,4 +1,4 @@
-"""Importance of what is masked as a whole: units of a batch's texts, and measures of tokens as measures of units."""
+"""Importance of units: units of a batch's texts, and measures of tokens as measures of units."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""What a checkpoint brings along: its head, its classes and its weights, and what of it is refused.
+"""The head, the classes and the weights of a checkpoint, and their checks.
 
-transformers draws at random whatever weight it does not find and leaves out whatever it does not know. A model that is
-to be explained must answer as it was trained to, so here that is an error, which names the weights. Only a model that
-is about to be trained may have a head drawn for it, and that is said.
+transformers initialises missing weights at random and ignores unexpected ones. A model that is to be explained must
+predict as it was trained to, so here that is an error, which names the weights. Only a model that is about to be
+trained may get a new head, with a message.
 """
 
 import copy

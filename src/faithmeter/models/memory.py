@@ -1,4 +1,4 @@
-"""What may go wrong when texts go through a model: memory runs out, or the answer is no number."""
+"""Faults of a forward pass: memory runs out, or the logits are not finite."""
 
 import math
 import warnings

@@ -1,7 +1,7 @@
-"""Whether padding changes what a model answers: it should not, and in some architectures it does.
+"""Whether padding changes a model's predictions: it should not, but in some architectures it does.
 
 FNet mixes all positions, ConvBERT's and MobileBERT's convolutions reach beyond the end of a text, and XLNet reads its
-last position, padding or not. Nothing in a config tells, so the model is asked.
+last position, padding or not. The config does not tell, so the model is tested.
 """
 
 from collections.abc import Callable

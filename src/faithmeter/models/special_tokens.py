@@ -6,8 +6,8 @@ measurable too.
 
 A decoder's head reads the last token that is not padding. A decoder that is trained here therefore ends each text with
 its end token: the place that is read is then a special token, which is never masked, so masking takes what a text says
-and never the place where it is summed up; and padding is a token of its own, because with the usual trick, the end
-token as padding, the head would skip that end. A decoder that came trained is left to read as it learnt to.
+and never the place where it is summed up; and padding is a separate token, because with the usual trick, the end token
+as padding, the head would skip that end. A decoder trained elsewhere reads texts as it was trained to.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Where pieces of work run that depend on one another: in this process, in several on this machine, or elsewhere.
+"""Engines that run dependent pieces of work: in this process, in several on this machine, or elsewhere.
 
 An engine has places where one piece is done at a time (`Engine`); `go_through` gives each place its next piece. The
 scheduler is written by hand because `concurrent.futures` knows no dependencies and gives up when one of its processes

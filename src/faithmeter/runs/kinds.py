@@ -1,6 +1,6 @@
-"""Kinds of results, a row each: what the number is, between what it lies, which way is better, how runs are pooled.
+"""Kinds of results, one row per kind: title, bounds, which direction is better, how runs are pooled.
 
-Nothing asks by how a name begins or ends: a new kind is a row here, and one that is not here is an error.
+A new kind is a row here, and an unknown kind is an error.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Repeating: which runs are the same training with another seed, so that their numbers have a mean."""
+"""Repetitions: which runs are the same training with another seed, so that they can be pooled."""
 
 import dataclasses
 from collections.abc import Sequence

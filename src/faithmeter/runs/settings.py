@@ -1,4 +1,4 @@
-"""What results were made with, kept beside them, so that results of other settings are never mixed with these."""
+"""The settings of results, stored with them, so that results of different settings are never mixed."""
 
 from collections.abc import Mapping
 from importlib import metadata

@@ -1,6 +1,6 @@
-"""Audit: every other way in which the literature judges explanations, on one run, and whether the judges agree.
+"""Audit: judge explanations of one run by other methods of the literature, and whether the judges agree.
 
-Every judged batch is a file, so an audit that was stopped goes on where it was, and ends in the same rows.
+Every judged batch is a file, so an interrupted audit resumes and gives the same results.
 """
 
 import dataclasses
@@ -56,11 +56,11 @@ KNOWN_TOKEN_ROWS = 4000  # to learn the known token from: plenty for one word
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """What to judge, and by whom; nothing named means every judge and every measure that can and is not expensive.
+    """What to judge, and by which judges; by default all judges and measures that apply and are not expensive.
 
-    `rows` are test rows, drawn at random; each judge has a number of its own. `place` is where the known token goes;
-    `rationales` the column with what people marked as the reason; `adversary_steps` how long explanations are attacked;
-    `attacks` and `budget` how texts are; `other` another run of the same training with another seed.
+    `rows` is the number of test texts, drawn at random; by default each judge has its own. `place` is where the known
+    token goes; `rationales` the column with human rationales; `adversary_steps` the steps of attacks on explanations;
+    `attacks` and `budget` set the attacks on texts; `other` is another run of the same training with another seed.
     """
 
     judges: tuple[str, ...] | None = None
@@ -84,7 +84,7 @@ class AuditOptions:
 
 
 def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Reporter | None = None) -> Run:
-    """Let the judges judge importance measures on a run's test texts, and store what they say as result rows."""
+    """Judge importance measures on a run's test texts by several judges, and store their numbers as result rows."""
     run, options, reporter = Run(path), options or AuditOptions(), reporter or Silent()
     classifier = run.classifier()
     measures = [IMPORTANCE_MEASURES["random"], *_measures(options, classifier)]

@@ -1,4 +1,4 @@
-"""Check: is masking in-distribution for this model? Fits the in-distribution test and asks it about the test split."""
+"""Check: is masking in-distribution for this model? Fits the in-distribution test and applies it to the test split."""
 
 import shutil
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def check(
 ) -> list[Verdict]:
     """Fit MaSF on the run's validation split, store it with the run, and judge the randomly masked test split.
 
-    At most `rows` validation rows are used, drawn at random: the stored test grows with them.
+    At most `rows` validation texts are used, drawn at random: the stored test grows with them.
     """
     if form not in FORMS:
         raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")

@@ -29,13 +29,13 @@ def explain(
     budget: float | None = None,
     reporter: Reporter | None = None,
 ) -> list[Explanation]:
-    """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it.
+    """Explain texts with a run's model; `measure` defaults to the run's most faithful one.
 
     A string is one text, explained as the only one of a list, with a string as its context where the model takes pairs.
     With a `budget` of seconds per text, it is the most faithful one that fits into it (see `within_budget`).
 
-    Where the run's verdict is that these explanations may not be believed, the reporter is told first, and `doubt` of
-    each explanation says so; `cut` says where a text was too long to be read to its end.
+    If the run's verdict advises against these explanations, the reporter warns first, and `doubt` of each explanation
+    says so; `cut` says if a text was truncated.
     """
     run, reporter = Run(path), reporter or Silent()
     if measure is not None and budget is not None:

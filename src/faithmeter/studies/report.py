@@ -49,7 +49,7 @@ def report(
 ) -> list[Path]:
     """Write a report into the folder `out`, and return the files: on runs, on ROAR experiments, or on both.
 
-    Runs that differ in the seed are pooled. An experiment is shown beside the runs of the same task.
+    Runs that differ only in the seed are pooled. An experiment is shown with the runs of the same task.
     """
     for name in formats:
         if name not in FORMATS:

@@ -1,4 +1,4 @@
-"""Scale: one task learnt by a series of models, small to large; each trained, checked and measured, then compared."""
+"""Scale: models of increasing size on one task; each trained, checked and measured, then compared."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""Select, then predict (FRESH; Jain et al., 2020): how well does a model do that is shown the explanations alone?
+"""Select, then predict (FRESH; Jain et al., 2020): performance of a model that reads only the explanations.
 
 The run's model is explained on every text, only the rationale is kept, and a second model of the same kind learns the
-task from rationales. RUN/select/MEASURE/ keeps the explanations, some hundred texts a file, and what each second model
-answers: whoever was stopped goes on where it was, and ends in the same rows.
+task from rationales. RUN/select/MEASURE/ keeps the explanations, some hundred texts per file, and the predictions of
+each second model: interrupted work resumes and gives the same results.
 """
 
 import dataclasses
@@ -49,11 +49,11 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class SelectOptions:
-    """What to keep of each text, and how the second model learns from it.
+    """What to keep of each text, and how the second model is trained on it.
 
-    No measure named means the run's most faithful one, of those not too expensive to explain thousands of texts
-    with; random rationales of the same lengths are always there. `length` is the share of the maskable tokens that is
-    kept; `rows` and `epochs` are of the second training, by default the run's own; `seeds` those of second models.
+    The default measure is the run's most faithful one that is not too expensive for thousands of texts; random
+    rationales of the same lengths are always included. `length` is the share of the maskable tokens that is kept;
+    `rows` and `epochs` are of the second training, by default the run's own; `seeds` those of second models.
     """
 
     measures: tuple[str, ...] | None = None
@@ -114,7 +114,7 @@ class _Work:
 
 
 def select(path: str | Path, options: SelectOptions | None = None, *, reporter: Reporter | None = None) -> Run:
-    """Train second models on rationales alone, and store how well they do beside the full text and random tokens."""
+    """Train second models only on rationales; store their performance, and that of full texts and random tokens."""
     run, options, reporter = Run(path), options or SelectOptions(), reporter or Silent()
     classifier = run.classifier()
     training = second_training(run, options)

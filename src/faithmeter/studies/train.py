@@ -43,7 +43,7 @@ DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, an
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What a user may say about training; None means the default for the model and task."""
+    """Options of training; None means the default for the model and task."""
 
     strategy: str | None = None
     validation: str | None = None
@@ -107,7 +107,7 @@ def train(
     vectors: str | None = None,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Masked fine-tuning of a model on a task, into a new run directory; then its performance, masked and not."""
+    """Masked fine-tuning of a model on a task, into a new run directory; then test it, masked and unmasked."""
     reporter = _main_process_only(reporter)
     path = Path(path)
     if PartialState().is_main_process:
@@ -140,7 +140,7 @@ def train(
 
 
 def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
-    """Go on with a training that was interrupted, to the same weights as if it had not been."""
+    """Resume an interrupted training, to the same weights as without the interruption."""
     run, reporter = Run(path), _main_process_only(reporter)
     with _alone(run.path):
         if run.trained and run.results:

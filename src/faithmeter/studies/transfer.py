@@ -1,4 +1,4 @@
-"""Transfer: a model that was trained on one domain becomes a run on the texts of another, to be judged there.
+"""Transfer: make a run of a model trained on one domain on texts of another, to judge it there.
 
 The run is one like any other, but for its in-distribution test: that is the one of the domain the model was trained on.
 Fitted on the new texts, it could not see that they are new.
@@ -31,11 +31,11 @@ SYNONYMS = (frozenset(("neg", "negative")), frozenset(("pos", "positive")))
 
 
 def transfer(path: str | Path, out: str | Path, data: DataSpec, *, reporter: Reporter | None = None) -> Run:
-    """Make at `out` a run of a run's model on data of another domain, whose test rows it is judged on.
+    """Make a run at `out` of a run's model on data of another domain, to be judged on its test texts.
 
-    Nothing is learnt from the data, so all rows of a file without a test split of its own are test rows. The run at
-    `path` must have been checked: its in-distribution test comes along. Performance at home and elsewhere is stored as
-    result rows. A run that was made in the same way is returned as it is.
+    Nothing is trained on the data, so all texts of a file without a test split are test texts. The run at `path` must
+    have been checked: its in-distribution test is used. Performance in and out of domain is stored as result rows. An
+    existing run with the same settings is returned unchanged.
     """
     run, reporter = Run(path), reporter or Silent()
     home = run.config

@@ -1,4 +1,4 @@
-"""How a classifier is trained: one table of settings, and what is refused."""
+"""How a classifier is trained: one table of settings, and their checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ OPTIMIZERS: Mapping[str, str] = MappingProxyType({"adamw": "AdamW", "amsgrad": "
 class TrainingConfig:
     """How a classifier is trained. The defaults are the paper's (Madsen et al., 2024, App. D: RoBERTa's for GLUE).
 
-    `batch_size` rows go through the model at a time and `accumulate` such batches make one optimiser step. `clip` is
-    the largest gradient norm (0: not clipped). `mask_context` also masks the second sequence in training, as the
-    published code does. `curriculum` shows short texts first, for models trained from scratch.
+    `batch_size` texts make a batch and `accumulate` batches make one optimiser step. `clip` is the maximum gradient
+    norm (0: not clipped). `mask_context` also masks the second sequence in training, as the published code does.
+    `curriculum` shows short texts first, for models trained from scratch.
 
     `robust` names what is added to cross-entropy, in ordinary epochs (docs/robust-training.md says how the strengths
     were found): `igr` and `vat` with their weights, `vat` within `vat_radius` times the length of a text's embeddings;

@@ -68,8 +68,8 @@ def fine_tune(
     """Train the classifier in place, for all epochs, and leave it with the weights of the first best epoch.
 
     Where `config.robust` names `adversarial`, `attack(rows, epoch)` must return attacked copies of training rows.
-    Goes on from the last checkpoint in `checkpoints`, if there is one, to the same weights (bit for bit on a CPU) as
-    a training that was never interrupted.
+    Resumes from the last checkpoint in `checkpoints`, if there is one, to the same weights (bit for bit on a CPU) as an
+    uninterrupted training.
     """
     if ADVERSARIAL in config.robust and attack is None:
         raise ValueError("adversarial training needs an attack, which works on texts and not on tokens")

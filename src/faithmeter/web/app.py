@@ -1,4 +1,4 @@
-"""The page's server: one run, its model, and questions about texts. It listens to this machine only.
+"""The page's server: one run, its model, and requests about texts. It listens on this machine only.
 
 Another web site that a user has open could send requests here too. So the host and the origin of every request are
 checked (DNS rebinding, cross-site requests), questions must be JSON, and the page may load nothing from elsewhere.

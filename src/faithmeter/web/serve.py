@@ -1,4 +1,4 @@
-"""Serve: a page on this machine to explore a run's model."""
+"""Serve: a web page on this machine to explore a run's model."""
 
 import ctypes
 import ipaddress

@@ -1,4 +1,4 @@
-"""Roar: mask what is called important, retrain, measure again. A graph of trainings, each kept once it is done."""
+"""Roar: mask the most important tokens, retrain, measure again. A graph of trainings; finished ones are kept."""
 
 import dataclasses
 import functools
@@ -78,7 +78,7 @@ Tokenised = dict[str, Encoded]  # by the name of the split
 
 @dataclass(frozen=True)
 class RoarOptions:
-    """What to retrain for; no measure named means all that can explain the model, but for the expensive ones.
+    """What to retrain for; by default all measures that can explain the model, except the expensive ones.
 
     `ig_steps` is the number of steps of integrated gradients: 50 in the paper.
     """
@@ -119,10 +119,10 @@ def roar(
     workers: int = 1,
     reporter: Reporter | None = None,
 ) -> RoarRun:
-    """Do ROAR and Recursive ROAR into a folder. What is done there already is kept, so that it goes on after a crash.
+    """Run ROAR and Recursive ROAR in a folder. Finished trainings are kept, so the same call resumes after a crash.
 
-    `workers` processes train at once; the results do not depend on how many there are. A script that asks for several
-    must begin its work under `if __name__ == "__main__":`, as everywhere in Python.
+    `workers` processes train in parallel; the results do not depend on their number. A script that uses several needs
+    the usual `if __name__ == "__main__":`.
     """
     run = begin_roar(path, data, model, options, training, max_length=max_length, vectors=vectors, reporter=reporter)
     return go_on(run, workers=workers, reporter=reporter)

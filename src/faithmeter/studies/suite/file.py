@@ -1,7 +1,7 @@
-"""What a suite file says: a plain TOML file that names tasks, models, seeds, ways, measures and judges.
+"""Suite files: plain TOML files that name tasks, models, seeds, ways of training, measures and judges.
 
-Every key is the name of an option of a command, so that the file has nothing of its own to learn; docs/suites.md lists
-them. Faults are told with the table they are in.
+Every key is the name of a command's option, so there is no separate vocabulary; docs/suites.md lists them. Errors name
+the table they are in.
 """
 
 import dataclasses

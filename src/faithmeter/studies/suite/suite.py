@@ -1,7 +1,7 @@
 """Bench-suite: a whole benchmark from one file: every task, model, way and seed trained, checked, measured, judged.
 
-What is done is kept and skipped, so the same command goes on after a crash, a cancelled job of a cluster, or a change
-of the file that asks for more. The result rows are the same whatever the engine and the number of workers.
+Finished jobs are kept and skipped, so the same command resumes after a crash, a cancelled cluster job, or an extension
+of the file. The results are the same whatever the engine and the number of workers.
 """
 
 import csv
@@ -65,8 +65,8 @@ SECONDS = "seconds"  # the metric of rows that are times, which differ from one 
 class EngineOptions:
     """Where the jobs run. `workers` is how many at a time; None means one per core, or all that a cluster has room for.
 
-    `address` is that of a Ray cluster (None starts one on this machine); `cpus` and `gpus` are what each of its
-    workers asks for.
+    `address` is that of a Ray cluster (None starts one on this machine); `cpus` and `gpus` are what each of its workers
+    requests.
     """
 
     engine: str = "this-process"
@@ -114,10 +114,10 @@ def bench_suite(
     dry_run: bool = False,
     reporter: Reporter | None = None,
 ) -> SuiteOutcome:
-    """Do all that a suite file asks for into the folder `out`, and write one report and the tables.
+    """Run a suite file in the folder `out`, and write one report and the tables.
 
-    What was done there with other settings, data, weights or another version is refused, unless `redo` says to remove
-    it and do it anew. `estimate` times each model first; `dry_run` says what would be done, and does nothing.
+    Results with other settings, data, weights or another version are an error, unless `redo` says to remove and repeat
+    them. `estimate` times each model first; `dry_run` prints what would be done, and does nothing.
     """
     asked, place = read_suite(suite, data_dir=data_dir), Path(out).resolve()
     engine, reporter = engine or EngineOptions(), reporter or Silent()
