@@ -213,7 +213,7 @@ def test_a_damaged_in_distribution_test_is_fitted_again_and_the_measurements_sta
 
 def test_another_in_distribution_test_does_not_take_the_place_of_a_damaged_one(run):
     flip(run.in_distribution_folder / "masf.json")
-    with pytest.raises(InputError, match=r"another than the one .* was measured with.*same --form and --rows"):
+    with pytest.raises(InputError, match=r"differs from the one .* was measured with.*same --form and --rows"):
         check(run.path, rows=20)
     check(run.path)  # asked as before
     measure(run.path, MEASURED)
@@ -274,7 +274,7 @@ def test_a_damaged_checkpoint_is_told_and_passed_over_to_the_same_weights(traine
         flip(folder / f"epoch-{epoch:04d}/model.safetensors")
     run = resume(tmp_path / "run", reporter=said)
     assert any("model.safetensors is damaged" in warning for warning in said.warnings)
-    assert any("Going on after epoch 1" in note for note in said.notes) == (which == "last")
+    assert any("Resuming after epoch 1" in note for note in said.notes) == (which == "last")
     assert run.weights == trained.weights
 
 
@@ -424,7 +424,7 @@ def test_what_is_not_surely_a_beginning_is_left_alone(data, tmp_path, name, cont
         lambda: train(tmp_path / "run", data, "tiny", TRAINING),
         lambda: roaring.roar(tmp_path / "run", data, "tiny", RoarOptions(measures=("grad-l2",)), TRAINING),
     ):
-        with pytest.raises(InputError, match="exists already, and nothing is overwritten"):
+        with pytest.raises(InputError, match="already exists, and nothing is overwritten"):
             work()
     assert (tmp_path / "run" / name).read_text() == content
 
@@ -459,7 +459,7 @@ def test_whatever_writes_into_a_run_refuses_while_another_process_does(run, held
         lambda: attack(run.path, rows=5),
         lambda: select(run.path, SelectOptions(measures=("grad-l2",), rows=10)),
     ):
-        with pytest.raises(InputError, match=r"Another process is at work in .*: wait until it is done, or stop it"):
+        with pytest.raises(InputError, match=r"Another process is working in .*: wait until it is done, or stop it"):
             work()
     report([run.path], run.path.with_name("report"))  # reads only
     held.kill()
@@ -472,7 +472,7 @@ def test_two_trainings_of_one_name_do_not_mix(data, trained, tmp_path, monkeypat
 
     def beside(cls, path, config):
         # what a second process meets after it, too, saw an empty place
-        with pytest.raises(InputError, match="Another process is at work"), files.only_one(path):
+        with pytest.raises(InputError, match="Another process is working"), files.only_one(path):
             pass
         return real(cls, path, config)
 
@@ -708,7 +708,7 @@ def test_memory_that_runs_out_elsewhere_is_one_sentence(run, faithmeter, monkeyp
 
     monkeypatch.setattr(Run, "data", fail)
     code, printed = faithmeter("measure", run.path, "--rows", "30")
-    assert (code, "memory ran out" in printed, "Traceback" in printed) == (2, True, False)
+    assert (code, "out of memory" in printed, "Traceback" in printed) == (2, True, False)
 
 
 def test_another_error_of_a_model_is_not_taken_for_a_lack_of_memory(run, memory):

@@ -1,4 +1,4 @@
-"""faithmeter: which explanation of your text classifier can you believe? Faithfulness measured, with statistics."""
+"""faithmeter: which explanations of your text classifier are faithful? Measured, with statistics."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The one exception that means: the input cannot be used as it is."""
+"""The exception for input that cannot be used."""
 
 import difflib
 import math
@@ -21,13 +21,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def require_finite(settings: Mapping[str, object]) -> None:
-    """Refuse a setting that is not a number, or infinite: NaN is beyond no limit, so it passes every other check."""
+    """Raise InputError for a setting that is NaN or infinite: NaN would pass every other check."""
     for name, value in settings.items():
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, float) and not math.isfinite(one):
-                raise InputError(f"The value {one} of {name.replace('_', ' ')} is no finite number: give one.")
+                raise InputError(f"The value {one} of {name.replace('_', ' ')} is not a finite number: give one.")
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error of another library says, without its further paragraphs."""
+    """Return the first line of another library's error message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,8 +1,8 @@
-"""Writing that is never half done: a file or folder appears whole, under its name, or not at all.
+"""Atomic writing: a file or folder appears complete under its name, or not at all.
 
-A result has its checksum beside it, in a hidden file, and is held against it when it is read. The sum is removed before
-the result changes and written after it, so that whoever is killed in between leaves a result without a sum. Such a one
-is read as it is: it appeared whole, and so did those of versions that kept no sums.
+A result has its checksum in a hidden file next to it, which is checked when it is read. The checksum is removed before
+the result changes and written after it, so a process killed in between leaves a result without a checksum. Such a file
+is read unchecked: it is complete, and so are those of versions without checksums.
 """
 
 import hashlib
@@ -95,7 +95,7 @@ def require_whole(path: Path, remedy: str) -> Path:
     """Return the path of a result, a file or a folder; refuse one that is damaged, and say what to do about it."""
     file = damaged(path)
     if file is not None:
-        raise InputError(f"{file} is damaged: it is not what was written. {remedy}")
+        raise InputError(f"{file} is damaged: its checksum does not match. {remedy}")
     return path
 
 
@@ -168,7 +168,7 @@ def only_one(folder: Path, *, together: bool = False) -> Iterator[None]:
             fcntl.flock(lock, (fcntl.LOCK_SH if together else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             raise InputError(
-                f"Another process is at work in {folder}: wait until it is done, or stop it first."
+                f"Another process is working in {folder}: wait until it is done, or stop it first."
             ) from error
         yield
 

@@ -1,4 +1,4 @@
-"""How well a classifier does: the papers' metrics, and the answer that needs no text (the majority)."""
+"""Performance of a classifier: the papers' metrics, and the class majority."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -86,7 +86,7 @@ def _of_counts(metric: str, gold_count: Floats, predicted_count: Floats, both_co
 
 
 def majority_performance(metric: str, train_labels: ArrayLike, test_labels: ArrayLike) -> float:
-    """Return the performance on test of always answering train's majority (Madsen et al., 2024, Sec. 5.1)."""
+    """Return the performance on test of always predicting train's majority class (Madsen et al., 2024, Sec. 5.1)."""
     gold = np.asarray(test_labels)
     return performance(metric, gold, np.full_like(gold, _most_frequent(train_labels)))
 

@@ -1,4 +1,4 @@
-"""How long work tells how far it is. The library is silent by default; the command line shows bars and lines."""
+"""Progress of long work. The library is silent by default; the command line shows bars and lines."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ _pause: ContextVar[Callable[[], None] | None] = ContextVar("pause", default=None
 
 
 def yield_to_cancellation() -> None:
-    """Called between passes through a model: whoever shares it with others may wait here for their turn, or stop."""
+    """Called between forward passes: work that shares a model with others may wait here for its turn, or stop."""
     pause = _pause.get()
     if pause is not None:
         pause()
@@ -22,7 +22,7 @@ def yield_to_cancellation() -> None:
 
 @contextmanager
 def pausing(pause: Callable[[], None]) -> Iterator[None]:
-    """Call `pause` between the passes of the work inside; what it raises ends the work."""
+    """Call `pause` between forward passes of the work inside; an exception that it raises ends the work."""
     token = _pause.set(pause)
     try:
         yield
@@ -31,26 +31,26 @@ def pausing(pause: Callable[[], None]) -> Iterator[None]:
 
 
 class Reporter(Protocol):
-    """What a job says while it runs."""
+    """Receives the messages and the progress of a study."""
 
     def note(self, text: str) -> None:
-        """Say something worth knowing."""
+        """Report a note."""
 
     def warn(self, text: str) -> None:
-        """Say something that may spoil the result."""
+        """Report something that may invalidate the result."""
 
     def bar(self, title: str, total: int) -> AbstractContextManager[Advance]:
-        """Show how far a piece of work is; yields a function to call with the amount just done."""
+        """Show the progress of a piece of work; yields a function to call with the amount just done."""
 
 
 class Silent:
-    """Says nothing."""
+    """Ignores all messages."""
 
     def note(self, text: str) -> None:
-        """Say nothing."""
+        """Ignore it."""
 
     def warn(self, text: str) -> None:
-        """Say nothing."""
+        """Ignore it."""
 
     @contextmanager
     def bar(self, title: str, total: int) -> Iterator[Advance]:  # noqa: ARG002
@@ -59,7 +59,7 @@ class Silent:
 
 
 class OnlyWarnings(Silent):
-    """Writes what may spoil the result to standard error, and nothing else: for a process that works for another."""
+    """Writes only warnings, to standard error: for worker processes."""
 
     def warn(self, text: str) -> None:
         """Write a line."""
@@ -67,7 +67,7 @@ class OnlyWarnings(Silent):
 
 
 class Terminal:
-    """Writes to a terminal: bars while it is one, lines when the output goes to a file; if quiet, warnings alone."""
+    """Writes to a terminal: bars and lines, or only lines if the output is a file; if quiet, only warnings."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
@@ -78,12 +78,12 @@ class Terminal:
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Print a line that stands out."""
+        """Print a coloured line."""
         self.console.print(f"Warning: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def bar(self, title: str, total: int) -> Iterator[Advance]:
-        """Show a bar with the time left, and take it away when the work is done."""
+        """Show a bar with the time left, and remove it when the work is done."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

@@ -247,7 +247,7 @@ def test_every_number_of_every_command_is_refused_where_it_is_not_finite(faithme
         places = [tmp_path / "one", tmp_path / "two"][: 2 if name == "bench-suite" else 1]
         code, printed = faithmeter(name, *places, f"--{option.replace('_', '-')}={value}")
         assert code == 2
-        assert f"Error: The value {value} of {option.replace('_', ' ')} is no finite number" in printed
+        assert f"Error: The value {value} of {option.replace('_', ' ')} is not a finite number" in printed
     assert not list(tmp_path.iterdir())
 
 
@@ -266,7 +266,7 @@ def test_an_existing_directory_is_refused_and_left_alone(faithmeter, write, tmp_
     (tmp_path / "run/thesis.txt").write_text("years of work")
     code, printed = faithmeter("train", tmp_path / "run", "--data", write("r.csv", sentiment_rows(40)))
     assert code == 2
-    assert "exists already, and nothing is overwritten" in printed
+    assert "already exists, and nothing is overwritten" in printed
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
 
 
@@ -276,7 +276,7 @@ def test_a_finished_run_cannot_be_resumed_nor_a_changed_one(faithmeter, write, t
     code, printed = faithmeter("train", tmp_path / "run", "--resume")
     assert (code, "nothing to resume" in printed) == (2, True)
     code, printed = faithmeter("train", tmp_path / "run", "--resume", "--epochs", "5")
-    assert (code, "leave the other options out" in printed) == (2, True)
+    assert (code, "leave out the other options" in printed) == (2, True)
     (tmp_path / "run/results.jsonl").unlink()
     write("reviews.csv", sentiment_rows(80, seed=9))
     code, printed = faithmeter("train", tmp_path / "run", "--resume")
@@ -289,8 +289,8 @@ def test_odd_rows_are_reported_and_kept(faithmeter, write, tmp_path):
     code, printed = faithmeter("train", tmp_path / "run", "--data", write("odd.csv", rows), *QUICK)
     assert code == 0, printed
     assert "have an empty text: kept" in printed
-    assert "no token that can be masked: kept" in printed
-    assert "longer than 512 tokens and were cut there" in printed
+    assert "no maskable token" in printed
+    assert "texts were truncated to 512 tokens" in printed
     assert sum(len(getattr(Run(tmp_path / "run").data(), part)) for part in ("train", "validation", "test")) == 64
 
 
@@ -409,7 +409,7 @@ def test_an_interrupted_command_says_how_to_go_on(faithmeter, monkeypatch):
     monkeypatch.setattr("faithmeter.studies.measure.measure", interrupted)
     code, printed = faithmeter("measure", "runs/any")
     assert code == 130
-    assert "interrupted. What is finished is kept" in printed
+    assert "interrupted. Finished work is kept" in printed
 
 
 def test_an_unknown_option_ends_with_code_2_and_the_help_with_0(faithmeter):

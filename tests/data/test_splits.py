@@ -238,7 +238,7 @@ def test_a_csv_line_with_too_many_fields_is_told_with_its_number(tmp_path):
 @pytest.mark.parametrize("name", ["half.jsonl.gz", "half.parquet"])
 def test_half_a_file_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(gzip.compress(b'{"text": "a", "label": 1}\n' * 1000)[:40])
-    with pytest.raises(InputError, match="not a whole"):
+    with pytest.raises(InputError, match="not a complete"):
         load_splits(DataSpec(data=str(tmp_path / name)))
 
 

@@ -162,7 +162,7 @@ def test_a_wrong_name_a_wrong_shape_and_a_number_that_is_not_finite_are_refused_
     batch = example_batch(classifier, texts=SHORT)
     with pytest.raises(InputError, match=r"no importance measure 'loo-sined'\. Did you mean 'loo-signed'"):
         as_measure("loo-sined")
-    with pytest.raises(InputError, match="one number a token"):
+    with pytest.raises(InputError, match="one number per token"):
         as_measure(lambda *_: torch.zeros(2, 2)).explain(classifier, batch, TARGETS, 0)
     with pytest.raises(InputError, match="not finite"):
         as_measure(lambda *_: torch.full(batch.input_ids.shape, torch.nan)).explain(classifier, batch, TARGETS, 0)

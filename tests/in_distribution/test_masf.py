@@ -249,10 +249,10 @@ def test_lengths_make_groups_of_their_own_from_five_thousand_rows_on():
 
 def test_too_few_rows_are_said_in_words_and_next_to_none_refused():
     few = fit_calibrated([null_rows(400, 0)], lengths_of(400), steps=1)
-    assert "400 validation rows" in few.caution
+    assert "400 validation texts" in few.caution
     assert "±3.1 points" in few.caution  # 2·sqrt(.0475/200)
     assert fit_calibrated([null_rows(ROWS_NEEDED, 0)], lengths_of(ROWS_NEEDED), steps=1).caution is None
-    with pytest.raises(InputError, match="3 rows"):
+    with pytest.raises(InputError, match="3 texts"):
         fit_calibrated([null_rows(3, 0)], lengths_of(3), steps=1)
     with pytest.raises(InputError, match="not finite"):
         fit_paper(torch.full((9, 1, 2, 1), torch.nan))
@@ -437,11 +437,11 @@ def verdict(step, p_value, rows=100):
 @pytest.mark.parametrize(("validation", "tested"), [(99, 100), (100, 99), (4, 3000), (20, 20)])
 def test_few_texts_give_no_verdict_in_favour_of_masking_and_a_rejection_as_ever(validation, tested):
     passed = summary([verdict(k, 1.0, tested) for k in range(11)], validation_texts=validation)
-    said = f"So few texts give no verdict: the test was fitted on {validation} and asked about {tested}"
+    said = f"Too few texts for a verdict: the test was fitted on {validation} and applied to {tested}"
     assert passed.startswith(said)
     assert "trusted" not in passed
     assert "smallest p-value 1.000 of 11" in passed  # the numbers are there
-    assert ("misses most texts with random words in half of their places" in passed) == (validation < 50)
+    assert ("misses most texts with half of their tokens random words" in passed) == (validation < 50)
     rejected = summary([verdict(k, 0.001, tested) for k in range(11)], validation_texts=validation)
     assert rejected.startswith("At 0 % masked: Out-of-distribution")
     enough = summary([verdict(k, 1.0, 100) for k in range(11)], validation_texts=100)
@@ -453,4 +453,4 @@ def test_the_summary_counts_that_many_ratios_were_asked_about():
     assert summary([verdict(k, 0.01 if k == 3 else 1.0) for k in range(11)], None).startswith("Masking may be trusted")
     rejected = summary([verdict(k, 0.001 if k == 3 else 1.0) for k in range(11)], "faithmeter train NEW")
     assert rejected.startswith("At 30 % masked: Out-of-distribution")
-    assert rejected.endswith("its head and its classes stay: `faithmeter train NEW`.")
+    assert rejected.endswith("it keeps its head and classes: `faithmeter train NEW`.")

@@ -111,7 +111,7 @@ def test_a_place_that_there_is_not_is_refused():
 
 def test_texts_that_hold_a_telling_word_already_are_told():
     made = known_token_splits(splits_of(["so Positive", "nonpositive", "fine"]), place="end", seed=0)
-    assert "1 of 3 test texts held one of these words already." in made.notes
+    assert "1 of 3 test texts already contained one of these words." in made.notes
     assert len(known_token_splits(splits_of(TEXTS), place="end", seed=0).notes) == 1
 
 

@@ -126,7 +126,7 @@ class Gossip(transformers.BertForSequenceClassification):
 def test_a_model_that_looks_at_other_texts_of_the_same_length_is_refused_by_name():
     model = random_classifier("bert").model
     model.__class__ = Gossip
-    with pytest.raises(InputError, match=r"Gossip answers a text otherwise when another"):
+    with pytest.raises(InputError, match=r"The prediction of Gossip for a text changes with another"):
         Classifier(model, word_pieces())
 
 

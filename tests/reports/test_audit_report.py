@@ -90,7 +90,7 @@ def section(title, of=None):
 def test_every_judge_that_has_judged_has_a_section_and_no_other():
     assert [one.title for one in audit_sections(rows())] == [
         "Sufficiency and comprehensiveness", "Tokens to flip", "Tokens to flip, on attacked texts",
-        "Where masked texts go", "A known token", "What people marked", "Fresh weights",
+        "How far masked texts move", "A known token", "What people marked", "Fresh weights",
         "Another seed and random weights", "Attacked explanations", "How short the explanations are",
         "Do the judges agree?",
     ]  # fmt: skip
@@ -148,9 +148,9 @@ def test_sparsity_is_shown_once():
 
 def test_the_verdict_on_agreement_names_who_is_with_the_masking_curves_and_who_is_against():
     said = " ".join(section("Do the judges agree?").words)
-    assert "agree erasure: comprehensiveness (+0.90)" in said
-    assert "stand plausibility: average precision (-0.80)" in said
-    assert "1 of 3 pairs surely contradict" in said
+    assert "agree with the masking curves: erasure: comprehensiveness (+0.90)" in said
+    assert "contradict them: plausibility: average precision (-0.80)" in said
+    assert "1 of 3 pairs contradict" in said
 
 
 def test_a_known_token_that_the_model_does_not_read_is_marked():
@@ -193,17 +193,18 @@ def points(texts=30, outside=True, labels=("no", "yes")):
 
 
 def drift_section(**given):
-    return next(one for one in audit_sections(rows(), points=points(**given)) if one.title == "Where masked texts go")
+    sections = audit_sections(rows(), points=points(**given))
+    return next(one for one in sections if one.title == "How far masked texts move")
 
 
 def test_drift_is_drawn_from_0_for_every_measure_beside_the_share_out_of_distribution():
-    (figure,) = section("Where masked texts go").figures  # without points there is no map
+    (figure,) = section("How far masked texts move").figures  # without points there is no map
     drift, data, outside = figure.figure.axes
     np.testing.assert_allclose(drift.lines[0].get_xdata(), np.arange(0, 101, 10))
     np.testing.assert_allclose(drift.lines[0].get_ydata(), 0.8 * np.arange(11) / 10)  # the measure that moves most
     np.testing.assert_allclose(data.lines[0].get_ydata(), 0.8)
     np.testing.assert_allclose(outside.lines[0].get_ydata(), 2.0)
-    (table,) = section("Where masked texts go").tables
+    (table,) = section("How far masked texts move").tables
     assert [line[0] for line in table.rows] == list(MEASURES)
     assert table.rows[0][1:3] == ["0.08 (0.03–0.13)", "0.40 (0.35–0.45)"]
 
@@ -213,19 +214,19 @@ def test_the_p_values_of_the_check_stand_beside_random_masking():
         Result(kind="check_p_value", value=0.5, metric="p", masking_ratio=step / 10, n=50).as_row()
         for step in range(11)
     ]
-    table = section("Where masked texts go", [*rows(), *checked]).tables[1]
+    table = section("How far masked texts move", [*rows(), *checked]).tables[1]
     assert [line[0] for line in table.rows] == [f"{share} %" for share in range(0, 101, 10)]
     assert table.rows[0][1] == "0.00"
     assert table.rows[10][1:] == ["0.20 (0.15–0.25)", "0.20 (0.15–0.25)", "2.0 %", "0.500"]
 
 
 def test_drift_out_of_distribution_is_marked_and_drift_that_nobody_checked_too():
-    assert section("Where masked texts go").cautions == []
-    (marked,) = section("Where masked texts go", rows(outside=0.4)).cautions
+    assert section("How far masked texts move").cautions == []
+    (marked,) = section("How far masked texts move", rows(outside=0.4)).cautions
     assert "40 %" in marked
     unchecked = [one for one in rows() if not one["kind"].endswith("outside")]
-    assert "not checked" in section("Where masked texts go", unchecked).cautions[0]
-    assert len(section("Where masked texts go", unchecked).figures[0].figure.axes) == 2
+    assert "not checked" in section("How far masked texts move", unchecked).cautions[0]
+    assert len(section("How far masked texts move", unchecked).figures[0].figure.axes) == 2
 
 
 def test_the_map_has_a_panel_for_each_who_masks_a_colour_a_ratio_and_crosses_for_strange_texts():
@@ -327,4 +328,4 @@ def test_models_that_never_answer_alike_are_said_not_to_compare():
     ]
     (section,) = audit_sections(found)
     assert (section.title, section.tables) == ("Another seed and random weights", ())
-    assert "the same answer to no text" in section.words[0]
+    assert "the same class for no text" in section.words[0]

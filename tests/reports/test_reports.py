@@ -92,7 +92,7 @@ def test_few_texts_may_speak_against_masking_but_not_for_it(validation, tested, 
     assert sentences.trusted(rows) is expected
     assert sentences.trusted(rows_of(BEST, p_value)) is (p_value == 1.0)  # of earlier runs the numbers are not known
     assert any("so the comparison is fair" in line for line in sentences.verdict(rows)) == (expected is True)
-    few = [line for line in sentences.cautions(rows, 3000) if line.startswith("So few texts give no verdict")]
+    few = [line for line in sentences.cautions(rows, 3000) if line.startswith("Too few texts for a verdict")]
     assert len(few) == (expected is None)
     assert ("are in-distribution for this model" in sentences.checked(rows)) == (expected is True)
 
@@ -107,7 +107,7 @@ def test_measures_that_lead_out_of_distribution_are_named_where_the_check_gives_
 def test_a_measure_that_may_be_no_better_than_random_is_not_recommended():
     found = sentences.verdict(rows_of({"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0))}))
     assert found[0].startswith("No importance measure beats random masking")
-    assert sentences.verdict([])[0].startswith("Nothing was measured yet")
+    assert sentences.verdict([])[0].startswith("Nothing has been measured")
 
 
 def test_cautions_say_what_may_mislead():
@@ -118,7 +118,7 @@ def test_cautions_say_what_may_mislead():
     found = " ".join(sentences.cautions([{**r, "n": 10} if r["measure"] == "beam" else r for r in rows], 500))
     for expected in (
         "loo-signed up to 12 % (at 70 % masked)",
-        "another training may rank otherwise",
+        "another training may rank differently",
         "few texts: beam on 10.",
         "no better than the class majority",
         "fitted on 500 texts",
@@ -131,7 +131,7 @@ def test_cautions_say_what_may_mislead():
 
 def test_a_lead_over_the_majority_that_may_be_chance_is_cautioned_and_an_older_run_is_not_accused():
     rows = [*rows_of(BEST), row("performance", 0.6, ratio=0.0), row("majority", 0.55)]
-    said = "may be chance on so few test texts"
+    said = "on so few test texts"
     assert not any(said in line for line in sentences.cautions(rows, 2000))  # not known of an older run
     for p_value, expected in ((0.04, False), (0.06, True)):
         found = sentences.cautions([*rows, row("majority_p_value", p_value)], 2000)
@@ -159,7 +159,7 @@ def test_what_does_not_itself_beat_random_is_not_called_as_good_however_fast_it_
     assert same.startswith("beam cannot be told apart")
     assert same.endswith("It is the fastest of them.")
     (unproven,) = [line for line in said if "x-grad-signed" in line]
-    assert unproven.endswith("was not shown to beat random masking: not to be used in its place.")
+    assert unproven.endswith("was not shown to beat random masking: do not use in its place.")
     (ahead,) = [line for line in said if line.startswith("It is more faithful than")]
     assert ahead.startswith("It is more faithful than grad-l2;")
 
@@ -175,7 +175,7 @@ def test_the_best_absolute_measure_is_named_only_where_it_beats_random():
     rows = rows_of({"loo-signed": BEST["loo-signed"], "grad-l2": (-0.02, -0.04, -0.01, (0.4, 0.3, 0.5))})
     rows += [row("masked_performance", value, "loo-signed", at) for at, value in ((0.0, 1), (0.5, 0.02), (1.0, 0.2))]
     (said,) = [line for line in sentences.verdict(rows) if "wrong classes" in line]
-    assert said.endswith("Of the measures that do not tell for from against, none was shown to beat random masking.")
+    assert said.endswith("Of the absolute measures, none was shown to beat random masking.")
 
 
 NOTHING = {"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0)), "loo-abs": (0.03, -0.02, 0.08, (0, 0, 0))}
@@ -211,7 +211,7 @@ def test_a_signed_winner_that_pushes_to_wrong_classes_is_shown_beside_the_best_a
 def test_fairness_is_said_with_what_disturbs_it():
     rows = [r for r in rows_of(BEST) if (r["kind"], r["measure"]) != ("walk_p_value", "beam")]
     rows += [row("walk_p_value", 0.001, "beam"), row("share_out_of_distribution", 0.2, "beam", 0.5)]
-    assert "but for what the measures named below do to some texts" in sentences.verdict(rows)[-1]
+    assert "except for some texts masked by the measures named below" in sentences.verdict(rows)[-1]
     assert any("beam up to 20 % (at 50 % masked)" in line for line in sentences.cautions(rows, 2000))
     # few such texts are what chance gives, however small the p-value
     few = [{**r, "value": 0.02} if r["kind"] == "share_out_of_distribution" else r for r in rows]
@@ -295,9 +295,15 @@ def test_a_report_that_judges_nothing_names_no_winner_and_warns(measured, tmp_pa
         assert said.count('<div class="verdict warns">') == (1 if len(paths) == 1 else 3)
         assert '<div class="verdict">' not in said
         text = read(said).text
-        for winner in ("to use,", "behind the best", "most faithful:", "no cheaper one beats", "by the measure to use"):
+        for winner in (
+            "to use,",
+            "behind the best",
+            "most faithful:",
+            "No cheaper measure is more faithful",
+            "by the measure to use",
+        ):
             assert winner not in text
-        assert "none of them is shown to be of use here" in text
+        assert "none of them was shown to be faithful here" in text
     ways = list(csv.DictReader((tmp_path / "out" / "ways.csv").read_text().splitlines()))
     assert [way["most faithful, RACU"] for way in ways] == ["none", "none"]
     card = model_card(Run(path))
@@ -346,7 +352,7 @@ def test_a_run_that_was_not_measured_is_reported_as_far_as_it_goes(measured, tmp
     kept = [line for line in (path / "results.jsonl").read_text().splitlines() if '"performance"' in line.split(",")[0]]
     write_jsonl(path / "results.jsonl", map(json.loads, kept))
     (file,) = report([path], tmp_path / "out")
-    assert "Nothing was measured yet" in read(file.read_text()).text
+    assert "Nothing has been measured" in read(file.read_text()).text
     (path / "results.jsonl").unlink()
     with pytest.raises(InputError, match="has no results yet"):
         report([path], tmp_path / "out")
@@ -377,7 +383,7 @@ def test_the_commands_in_a_report_make_the_same_run_again(measured, tmp_path, fa
 def test_the_model_folder_has_a_card_that_grows_with_what_is_known(measured, tmp_path):
     card = (measured.model_folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n")
-    for expected in ("## Performance", "## In-distribution test", "## Which explanation to believe", "| loo-signed |"):
+    for expected in ("## Performance", "## In-distribution test", "## Which explanation to use", "| loo-signed |"):
         assert expected in card
     assert r"positive\<i\>" in card  # a label's own markup, as text
     fresh = shutil.copytree(measured.path, tmp_path / "fresh")
@@ -441,7 +447,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(measured, tmp_pat
 
 def test_examples_are_about_the_class_that_was_measured(measured):
     found = _examples(measured, measured.results)
-    assert [example.reason for example in found] == ["Most faithful.", "Middling.", "Least faithful."]
+    assert [example.reason for example in found] == ["Most faithful.", "Median.", "Least faithful."]
     assert all(one.target == example.gold for example in found for one in example.explanations)
 
 
@@ -590,18 +596,18 @@ def retrained(masked=None, **rows):
 
 def test_retraining_says_what_each_protocol_can_and_cannot_conclude():
     said = " ".join(retraining_verdict(retrained()))
-    assert "By Recursive ROAR, attention finds what matters" in said
+    assert "By Recursive ROAR, attention finds the important tokens" in said
     assert "By Recursive ROAR, grad-l2 was not shown to be faithful." in said
-    assert "By ROAR, grad-l2 was not shown to be faithful, which need not mean" in said
+    assert "By ROAR, grad-l2 was not shown to be faithful, which does not mean" in said
     assert "grad-l2" not in " ".join(retraining_verdict(retrained(rise=0.2)))  # it may look worse than it is
-    assert "one seed, so nothing is sure" in " ".join(retraining_verdict(retrained(seeds=1)))
+    assert "one seed, so nothing can be concluded" in " ".join(retraining_verdict(retrained(seeds=1)))
 
 
 def test_a_curve_that_rises_again_is_flagged_as_class_leakage():
     assert leaks(retrained()) == []
     (recursive, plain) = leaks(retrained(rise=0.2))
     assert "grad-l2 (Recursive ROAR)" in recursive
-    assert "It may be" in plain
+    assert "may reveal the class" in plain
 
 
 def test_the_sections_on_retraining_have_the_papers_table_figures_and_times(measured):
@@ -637,7 +643,7 @@ def test_a_report_takes_experiments_and_runs_of_the_same_task_together(measured,
     command = text.split("faithmeter roar ")[1].split("\n")[0].split("<")[0]
     code, printed = faithmeter("roar", *shlex.split(html.unescape(command)))
     assert code == 0, printed
-    assert "21 of 21 pieces of work are done already" in printed
+    assert "21 of 21 pieces of work are already done" in printed
 
 
 def test_the_synthetic_problem_is_a_page_with_a_verdict(tmp_path, faithmeter, monkeypatch):

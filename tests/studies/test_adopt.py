@@ -92,7 +92,7 @@ def test_training_goes_on_from_a_trained_model_with_its_head_and_classes(trained
     heard = Heard()
     options = TrainingOptions(epochs=1, learning_rate=1e-9)
     run = train(tmp_path / "onward", data, str(turned), options, reporter=heard)
-    assert any("its head and its classes (POSITIVE, NEGATIVE) stay" in line for line in heard.said)
+    assert any("it keeps its head and classes (POSITIVE, NEGATIVE)" in line for line in heard.said)
     assert (
         find(run.results, "performance", ratio=0.0)["value"] == find(trained.results, "performance", ratio=0.0)["value"]
     )
@@ -137,11 +137,11 @@ def test_the_command_line_takes_a_model_in_place_of_a_run(turned, data, tmp_path
     where = ("--data", data.data, "--run", tmp_path / "run")
     code, printed = faithmeter("check", turned, *where)
     assert code == 0, printed
-    assert "as it came" in printed
+    assert "trained elsewhere" in printed
     code, printed = faithmeter("measure", turned, *where, "--measures", "loo-abs", "--rows", "8", "--random-runs", "1")
     assert code == 0, printed
     assert "RACU" in printed
-    assert "as it came" not in printed
+    assert "trained elsewhere" not in printed
     # from now on it is a run like any other
     code, printed = faithmeter("explain", tmp_path / "run", "good film")
     assert (code, "POSITIVE" in printed) == (0, True)
@@ -162,10 +162,10 @@ def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_st
     assert "against unmasked ones" not in printed
     code, printed = faithmeter("check", turned, *where, tmp_path / "claimed", "--masked-before")
     assert code == 0, printed
-    assert "If, as you say (--masked-before), this model was trained on masked texts, masking may be trusted" in printed
+    assert "If, as --masked-before says, this model was trained on masked texts, masking may be trusted" in printed
     assert "The same texts, against unmasked ones" in printed
     plain, claimed = (Run(tmp_path / name) for name in ("plain", "claimed"))
-    # the very numbers of the model as it came
+    # exactly the numbers of the model without the claim
     for kind in ("p_value", "share_out_of_distribution"):
         found, expected = (
             {row["masking_ratio"]: row["value"] for row in run.results if row["kind"] == f"{name}_{kind}"}
@@ -175,7 +175,7 @@ def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_st
         assert len(found) == 11
     most = max(row["value"] for row in plain.results if row["kind"] == "check_share_out_of_distribution")
     assert most > 0.5
-    said = f"Against its unmasked texts, as for a model that never saw masks, up to {100 * most:.1f} % of the texts are"
+    said = f"Compared with unmasked texts, as for a model never trained on masks, up to {100 * most:.1f} % of the"
     assert said in printed
     card = (claimed.model_folder / "README.md").read_text()
     assert "If, as --masked-before says" in card
@@ -216,7 +216,7 @@ def test_the_command_line_cuts_the_texts_of_a_model_and_says_so_in_the_report(tu
     code, printed = faithmeter("measure", turned, *where)
     assert (code, "another max length" in printed) == (2, True)
     code, printed = faithmeter("check", tmp_path / "run", "--max-length", 4)
-    assert (code, "a run keeps what it was made with" in printed) == (2, True)
+    assert (code, "a run keeps its own settings" in printed) == (2, True)
 
 
 def test_the_remedy_that_check_and_measure_print_can_be_given_as_it_is(trained, tmp_path, faithmeter, monkeypatch):

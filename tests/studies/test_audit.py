@@ -369,7 +369,7 @@ def test_drift_that_was_stopped_goes_on_on_the_same_map_and_the_report_needs_no_
     shutil.rmtree(run.model_folder)
     (page,) = write_report([run.path], tmp_path / "report", examples=False)
     text = page.read_text()
-    assert "Where masked texts go" in text
+    assert "How far masked texts move" in text
     assert "drift-map" in text
 
 

@@ -112,11 +112,13 @@ def test_the_report_says_which_of_two_fidelities_may_be_believed():
     said = " ".join(ways_in_words([PLAIN, MASKED]))
     assert "in-distribution for masked" in said
     assert "out-of-distribution for plain" in said
-    assert "plain changes its answer when 0.20 of the tokens are masked, and masked when 0.40 are" in said
+    assert (
+        "the prediction of plain changes when 0.20 of the tokens are masked, and that of masked when 0.40 are" in said
+    )
     assert "80 % and 3 % of the texts are out-of-distribution" in said
-    assert "that of masked may be believed" in said
+    assert "that of masked can be trusted" in said
     strange = way("masked", (0.5,), p_value=0.6, flip=0.4, outside=0.6)
-    assert "neither number may be believed" in " ".join(ways_in_words([PLAIN, strange]))
+    assert "neither number can be trusted" in " ".join(ways_in_words([PLAIN, strange]))
 
 
 def test_what_surely_helped_and_what_surely_harmed_is_named_with_its_price():
@@ -126,17 +128,17 @@ def test_what_surely_helped_and_what_surely_harmed_is_named_with_its_price():
     assert said.startswith("masked + vat against masked")
     assert "RACU better for loo-signed" in said
     assert "performance -1.0 points (-1.0 to -1.0)" in said
-    assert "masked until the answer changes not surely changed for any measure" in said
+    assert "masked until the prediction changes not significantly changed for any measure" in said
     assert "2.5 times as long" in said
     worse = way("masked + igr", (0.3, 0.33, 0.31), p_value=0.4, flip=0.5, outside=0.03)
     assert "RACU worse for loo-signed" in ways_in_words([MASKED, worse])[-1]
     wandering = way("masked + igr", (0.3, 0.8, 0.6), p_value=0.4, flip=0.4, outside=0.03)
-    assert "RACU not surely changed for any measure" in ways_in_words([MASKED, wandering])[-1]
+    assert "RACU not significantly changed for any measure" in ways_in_words([MASKED, wandering])[-1]
 
 
 def test_a_model_that_is_harder_to_move_is_not_said_to_have_worse_explanations():
     steady = way("masked + vat", (0.5, 0.52, 0.51), p_value=0.4, flip=0.6, outside=0.03, chance=0.9)
-    assert "masked until the answer changes not surely changed" in ways_in_words([MASKED, steady])[-1]
+    assert "masked until the prediction changes not significantly changed" in ways_in_words([MASKED, steady])[-1]
     # as hard to move by chance as before, and harder by the measure: that is worse
     worse = way("masked + vat", (0.5, 0.52, 0.51), p_value=0.4, flip=0.6, outside=0.03, chance=0.7)
     assert "masked until the answer changes worse for loo-signed" in ways_in_words([MASKED, worse])[-1]
@@ -151,7 +153,7 @@ def test_trainings_are_compared_seed_by_seed():
 def test_one_training_each_cannot_tell():
     one = way("masked", (0.5,), p_value=0.6, flip=0.4, outside=0.03)
     other = way("masked + vat", (0.7,), p_value=0.6, flip=0.4, outside=0.03)
-    assert "lucky training" in ways_in_words([one, other])[-1]
+    assert "better way of training from chance" in ways_in_words([one, other])[-1]
 
 
 def test_no_number_of_a_model_that_does_not_understand_masks_counts_as_help():

@@ -162,7 +162,7 @@ def children_of(process):
 
 
 def test_two_processes_do_not_work_in_one_folder(done, data):
-    with only_one(done.path), pytest.raises(InputError, match="Another process is at work"):
+    with only_one(done.path), pytest.raises(InputError, match="Another process is working"):
         go_on(done)
 
 
@@ -177,7 +177,7 @@ def test_an_experiment_goes_on_by_its_name_alone_and_says_what_it_would_ignore(d
     path = shutil.copytree(done.path, tmp_path / "run")
     code, printed = faithmeter("roar", path)
     assert code == 0, printed
-    assert "58 of 58 pieces of work are done already" in printed
+    assert "58 of 58 pieces of work are already done" in printed
     code, printed = faithmeter("roar", path, "--seeds", "0,1,2")
     assert (code, "--seeds has no effect here" in printed) == (2, True)
 
@@ -218,7 +218,7 @@ def test_other_settings_are_not_mixed_and_other_folders_not_overwritten(done, da
         roar(tmp_path / "other", data, "bilstm", OPTIONS, TRAINING)
     with pytest.raises(InputError, match="is a ROAR experiment, not a run"):
         Run(done.path)
-    with pytest.raises(InputError, match="is no ROAR experiment: it holds something else"):
+    with pytest.raises(InputError, match="is not a ROAR experiment: it holds something else"):
         RoarRun(tmp_path / "other")
     with pytest.raises(InputError, match="not there yet"):
         RoarRun(tmp_path / "new")

@@ -215,7 +215,7 @@ def test_other_lengths_stand_beside_each_other_and_other_settings_are_refused(ru
 def test_fewer_training_texts_are_said(run):
     done = select(run.path, SelectOptions((), ("top",), epochs=1, rows=60))
     (section,) = select_sections(done.results)
-    assert "60 texts of the 256 that the first one learnt from, 1 epochs" in section.words[0]
+    assert "60 texts of the 256 that the first one was trained on, 1 epochs" in section.words[0]
 
 
 def test_the_most_faithful_measure_is_the_default_if_it_is_not_too_dear(run):
@@ -266,10 +266,10 @@ def test_bad_options_are_refused_with_what_there_is():
 
 def test_a_run_that_is_not_trained_or_whose_beginning_is_not_known_is_refused(run, tmp_path):
     adopted = adopt(tmp_path / "adopted", str(run.model_folder), run.config.data)
-    with pytest.raises(InputError, match="what it began from is not known"):
+    with pytest.raises(InputError, match="initial weights are unknown"):
         select(adopted.path, OPTIONS)
     shutil.rmtree(run.model_folder)
-    with pytest.raises(InputError, match="not trained to its end"):
+    with pytest.raises(InputError, match="is unfinished"):
         select(run.path, OPTIONS)
 
 

@@ -390,7 +390,7 @@ def test_a_killed_driver_goes_on_where_it_was_to_the_same_tables(home, done, tmp
     assert not (out / "tables.csv").exists()
     said = Listener()
     bench_suite(home / "mine.toml", out, estimate=False, reporter=said)
-    assert f"of which {len(before)} are done already" in said.notes[0]
+    assert f"of which {len(before)} are already done" in said.notes[0]
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert same_tables(out, done)
 
@@ -422,7 +422,7 @@ def test_what_was_done_with_something_else_is_refused_unless_it_may_be_done_anew
         bench_suite(home / "mine.toml", out, estimate=False)
     said = Listener()
     bench_suite(home / "mine.toml", out, estimate=False, redo=True, reporter=said)
-    assert said.warnings[0].endswith("weights: it is removed, and done anew.")
+    assert said.warnings[0].endswith("weights: it is removed and done again.")
     assert weights.read_bytes() == content
     assert same_tables(out, done)
 

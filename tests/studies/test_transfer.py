@@ -189,13 +189,13 @@ def test_texts_of_the_same_domain_are_not_strange(trained, tmp_path):
     run = transfer(trained.path, tmp_path / "run", data)
     verdicts = check(run.path, rows=7, reporter=heard)
     assert find(run.results, "check_p_value", ratio=0.0)["value"] > 0.05
-    assert any("It asks whether the texts of this other domain" in line for line in heard.said)
-    assert any("--rows 7 is left aside" in line for line in heard.said)
+    assert any("tests whether the texts of this other domain" in line for line in heard.said)
+    assert any("--rows 7 is ignored" in line for line in heard.said)
     assert verdicts
     (section,) = transfer_sections(run.results)
-    assert section.words[-1].startswith("Unmasked they were not found to be out-of-distribution. So few texts give no")
+    assert section.words[-1].startswith("Unmasked they were not found to be out-of-distribution. Too few texts for a")
     enough = [{**row, "value": 100} if row["kind"] in CHECKED_TEXTS else row for row in run.results]
-    assert "not strange to the model" in transfer_sections(enough)[0].words[-1]
+    assert "Unmasked they are in-distribution" in transfer_sections(enough)[0].words[-1]
 
 
 def test_the_advice_where_masking_fails_is_not_to_train_on_the_other_domain(made):
@@ -210,15 +210,15 @@ def test_the_other_jobs_take_it_as_any_run(made, trained, tmp_path):
     path = shutil.copytree(made.path, tmp_path / "copy")
     measured = measure(path, MeasureOptions(measures=("loo-signed",), rows=10, random_runs=1))
     audit(path, AuditOptions(("erasure",), ("loo-signed",), rows=5))
-    assert verdict(measured.results)[0].endswith("masked texts of this domain are strange to it.")
+    assert verdict(measured.results)[0].endswith("masked texts of this domain are out-of-distribution for it.")
     page = report([path, trained.path], tmp_path / "report", examples=False)[0].read_text()
     assert "Out of domain" in page
     assert "in domain: reviews" in page
-    assert "Unmasked already they are out-of-distribution" in page
+    assert "Even unmasked they are out-of-distribution" in page
     attack(path, rows=3)
     commands = commands_of(Run(path))
     assert [line.split()[1] for line in commands] == ["transfer", "check", "measure", "audit", "attack"]
-    with pytest.raises(InputError, match="what it began from is not known"):
+    with pytest.raises(InputError, match="initial weights are unknown"):
         select(path)
 
 
@@ -262,12 +262,12 @@ def test_a_run_that_was_not_checked_or_is_no_home_is_refused(trained, made, tmp_
     unchecked.store_results({row["kind"] for row in unchecked.results if row["kind"].startswith("check")}, [])
     with pytest.raises(InputError, match=r"Run `faithmeter check .*unchecked` first"):
         transfer(unchecked.path, tmp_path / "run", data)
-    with pytest.raises(InputError, match="out of domain already"):
+    with pytest.raises(InputError, match="already a run on another domain"):
         transfer(made.path, tmp_path / "run", data)
     with pytest.raises(InputError, match="single texts"):
         transfer(trained.path, tmp_path / "run", DataSpec(data=data.data, context="label"))
     shutil.rmtree(unchecked.model_folder)
-    with pytest.raises(InputError, match="not trained to its end"):
+    with pytest.raises(InputError, match="is unfinished"):
         transfer(unchecked.path, tmp_path / "run", data)
     assert not (tmp_path / "run").exists()
 

@@ -122,7 +122,7 @@ def test_markup_control_characters_and_a_megabyte_are_only_text(server, text):
 
 def test_the_page_says_what_the_run_does_not_stand_behind_and_what_was_not_read(server, run):
     page = server.ask("GET", "/")[2]
-    doubt = "Nothing was measured yet, so no importance measure can be recommended"
+    doubt = "Nothing has been measured, so no importance measure can be recommended"
     assert page.index(f'<p class="care" role="alert">{doubt}') < page.index("<form")
     (short,) = server.explain(text="good film", measures=["grad-l2"])["answer"]
     assert (short["warnings"], short["unread"]) == ([], 0)
@@ -202,7 +202,7 @@ def test_other_sites_cannot_ask(server):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", ""])
 def test_an_address_that_stands_for_every_one_is_refused_in_words(run, faithmeter, host):
     code, printed = faithmeter("serve", run.path, "--host", host)
-    assert (code, "Name the one address or host name that people will type" in printed) == (2, True)
+    assert (code, "Give the address or host name that people will type" in printed) == (2, True)
     assert "The page is at" not in printed
 
 

@@ -1,1 +1,1 @@
-"""Text attacks: words and characters changed, by importance and within a budget, until the answer changes."""
+"""Text attacks: words or characters are changed, by importance and within a budget, until the prediction changes."""

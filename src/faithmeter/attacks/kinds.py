@@ -1,7 +1,7 @@
 """The kinds of attack: one visible table. To add one, write a function and give it a row.
 
 A kind is a function of (text, place of the word, neighbours, random numbers) that yields the text with that word
-attacked, in as many ways as it knows. What a candidate does to the model is not its business.
+attacked, in as many ways as it knows. It does not evaluate the candidates.
 """
 
 from collections.abc import Callable, Iterator, Mapping

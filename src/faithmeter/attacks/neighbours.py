@@ -1,8 +1,8 @@
 """The words nearest to a word in a model's own embedding matrix.
 
-The candidates are those words that the tokenizer keeps whole, found by asking it: a token is a word if it is made of
-letters and the tokenizer makes exactly this token of it after a space. So no family of tokenizers needs a rule of its
-own, and pieces, special tokens and the forms that only stand at the beginning of a text fall away.
+The candidates are those words that the tokenizer keeps whole, found by trying: a token is a word if it consists of
+letters and the tokenizer returns exactly this token for it after a space. So no family of tokenizers needs its own
+rule, and pieces, special tokens and forms that occur only at the beginning of a text are excluded.
 """
 
 from collections.abc import Iterable, Sequence

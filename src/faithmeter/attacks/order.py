@@ -1,7 +1,7 @@
 """In which order the words of a text are attacked: the most important first, by one of two measures.
 
-`masking` leaves out every word in its turn, which takes as many passes as there are words, and is what attacks in the
-literature do. `gradient` takes one pass there and back: for training, which attacks anew in every epoch.
+`masking` masks every word in turn, which takes as many forward passes as there are words, as attacks in the literature
+do. `gradient` takes one forward and one backward pass: for training, which attacks again in every epoch.
 """
 
 from collections.abc import Callable, Mapping, Sequence

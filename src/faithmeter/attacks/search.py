@@ -1,8 +1,8 @@
 """Which words to attack and how: greedy, by importance, for all texts at once.
 
 The order of the words is that of leaving each out; at each word the candidate that lowers the odds of the class most is
-kept, as in TextFooler (Jin et al., 2020). Own code, because `textattack` does not import with transformers 5, and
-because it asks the model about one text after the other, where here all texts share their passes.
+kept, as in TextFooler (Jin et al., 2020). Own code, because `textattack` cannot be imported with transformers 5, and
+because it evaluates one text after the other, whereas here all texts share forward passes.
 """
 
 import math
@@ -33,11 +33,10 @@ LEAST = 1e-4  # of log-odds: what is lower by less may be rounding, which depend
 class Attack:
     """Attacked texts, and what it took.
 
-    `succeeded`: the answer became another class. `skipped`: it was not the label's to begin with, so the text was left
-    as it is. A text that withstood is here as it was when the budget or the words were used up. `changed` of `words`
-    were changed (those that the model sees); `queries` is how often the text was given to the model, and `tried` how
-    many changed texts it was given: where that is 0, to have withstood means nothing. `before` and `after` are the
-    predicted classes.
+    `succeeded`: the prediction changed. `skipped`: the text was already misclassified, so it was not attacked. A text
+    that withstood is given as it was when the budget or the words were used up. `changed` of `words` were changed
+    (those that the model sees); `queries` is how often the text was given to the model, and `tried` how many changed
+    texts it was given: if that is 0, the attack had nothing to try. `before` and `after` are the predicted classes.
     """
 
     texts: tuple[str, ...]
@@ -73,14 +72,14 @@ def attack_texts(
     rows: Sequence[int] | Ints | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Attack:
-    """Change words of texts until the model answers otherwise; contexts, and all between the words, stay as they are.
+    """Change words of texts until the prediction changes; contexts, and everything between the words, are not changed.
 
-    The class attacked is the label, where labels are given, and else the one that is predicted. `kinds` are names of
+    The attacked class is the label, if labels are given, and otherwise the predicted class. `kinds` are names of
     `ATTACKS`, and `order` says how words are ranked (`ORDERS`): by `masking` each, or by their `gradient`, which takes
     two thirds of the time. At most `budget` of the words that the model sees are changed, rounded up. All that is
     random comes from the seed and the dataset row (`rows`; by default the place in `texts`), so that a text's attack
-    does not depend on the others. `progress` is told the number of texts done. The model is left as it was.
-    A string is one text.
+    does not depend on the others. `progress` is called with the number of finished texts. The model is not changed. A
+    string is one text.
     """
     texts, contexts = listed(texts, contexts)
     _refuse_nonsense(classifier, texts, labels, rows, kinds, budget, order)
@@ -116,7 +115,7 @@ def _refuse_nonsense(
         if given is not None and len(given) != len(texts):
             raise InputError(f"There are {len(texts)} texts and {len(given)} {name}: give one for each text.")
     if labels is not None and not all(0 <= label < len(classifier.labels) for label in labels):
-        raise InputError(f"A label is not the number of a class: this model has {len(classifier.labels)}, from 0 on.")
+        raise InputError(f"A label is not the number of a class: this model has {len(classifier.labels)}, from 0.")
 
 
 def check_settings(kinds: Sequence[str], budget: float) -> None:

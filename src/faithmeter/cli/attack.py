@@ -1,4 +1,4 @@
-"""The command `faithmeter attack`: parses, calls the job, prints."""
+"""The command `faithmeter attack`: parses, calls the study, prints."""
 
 import json
 from pathlib import Path
@@ -23,13 +23,13 @@ def attack(
             help=f"{several('attacks.kinds.ATTACKS')}.  [default: {','.join(names_in('attacks.kinds.DEFAULT_KINDS'))}]"
         ),
     ] = None,
-    budget: Annotated[float, typer.Option(help="Largest share of a text's words to change, rounded up.")] = 0.2,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of rows and of what is misspelt.")] = 0,
+    budget: Annotated[float, typer.Option(help="Maximum share of a text's words to change, rounded up.")] = 0.2,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for the choice of texts and misspellings.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")] = False,
 ) -> None:
-    """Change words of test texts until the model answers otherwise.
+    """Change words of test texts until the prediction changes.
 
-    How often does that work, and how many words does it take? Every attacked text is kept in the run.
+    Reports how often that succeeds and how many words it takes. Attacked texts are kept in the run.
     """
     load_libraries()
     from faithmeter.reports.attack import attack_sections

@@ -1,4 +1,4 @@
-"""The command `faithmeter audit`: parses, calls the job, prints."""
+"""The command `faithmeter audit`: parses, calls the study, prints."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ def audit(
     judges: Annotated[
         str | None,
         typer.Option(
-            help=f"{several('judges.table.JUDGES')}.  [default: all that apply, but for "
+            help=f"{several('judges.table.JUDGES')}.  [default: all that apply except "
             f"{' and '.join(names_in('judges.table.ON_REQUEST'))}]"
         ),
     ] = None,
@@ -27,15 +27,15 @@ def audit(
         ),
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Test rows for each judge, drawn at random.  [default: 20 to 200]")
+        int | None, typer.Option(min=1, help="Test texts per judge, drawn at random.  [default: 20 to 200]")
     ] = None,
     place: Annotated[
         str, typer.Option(help=f"Where the known token goes: {either('judges.known_token.PLACES')}.")
     ] = "end",
-    rationales: Annotated[
-        str | None, typer.Option(help="Column of the test data with what people marked as the reason.")
-    ] = None,
-    adversary_steps: Annotated[int, typer.Option(min=1, help="Steps of an attack on an explanation.")] = 500,
+    rationales: Annotated[str | None, typer.Option(help="Column of the test data with human rationales.")] = None,
+    adversary_steps: Annotated[
+        int, typer.Option(min=1, help="Steps of an adversarial attack on an explanation.")
+    ] = 500,
     attacks: Annotated[
         str | None,
         typer.Option(
@@ -43,15 +43,15 @@ def audit(
             f"[default: {','.join(names_in('attacks.kinds.DEFAULT_KINDS'))}]"
         ),
     ] = None,
-    budget: Annotated[float, typer.Option(help="Largest share of a text's words that an attack changes.")] = 0.2,
+    budget: Annotated[float, typer.Option(help="Maximum share of a text's words that an attack changes.")] = 0.2,
     other: Annotated[
-        Path | None, typer.Option(help="A run that differs in its training's seed alone, for the judge other-seed.")
+        Path | None, typer.Option(help="A run that differs only in the training seed, for other-seed.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of rows, samples, fresh weights and attacks.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for texts, samples, fresh weights and attacks.")] = 0,
 ) -> None:
-    """Judge explanations in every other way of the literature.
+    """Judge explanations by other methods of the literature.
 
-    Do the judges agree? A stopped audit continues where it was, with the same command.
+    Reports whether the judges agree. The same command resumes an interrupted audit.
     """
     load_libraries()
     from faithmeter.reports.audit import audit_sections
@@ -72,4 +72,4 @@ def audit(
     audited = study.audit(run, options, reporter=terminal())
     for section in audit_sections(audited.results):
         print_section(section)
-    hint(f"`faithmeter report {run}` draws it all.")
+    hint(f"`faithmeter report {run}` shows all of it with figures.")

@@ -1,4 +1,4 @@
-"""The command `faithmeter bench-suite`: parses, calls the job, prints."""
+"""The command `faithmeter bench-suite`: parses, calls the study, prints."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,36 +18,35 @@ def bench_suite(
     suite: Annotated[
         str | None, typer.Argument(metavar="SUITE", help="A suite file, or the name of an included one.")
     ] = None,
-    out: Annotated[Path | None, typer.Argument(help="The folder for all runs.")] = None,
+    out: Annotated[Path | None, typer.Argument(help="Folder for all runs.")] = None,
     engine: Annotated[
         str | None,
         typer.Option(help=f"{either('studies.suite.suite.ENGINES')}.  [default: processes, one per core]"),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at a time.  [default: one per core, or all that the cluster has]")
+        int | None, typer.Option(min=1, help="Jobs in parallel.  [default: one per core, or all of the cluster]")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="The cluster's address.  [default: one is started here]", rich_help_panel=RAY)
+        str | None, typer.Option(help="Address of the cluster.  [default: start one here]", rich_help_panel=RAY)
     ] = None,
-    cpus: Annotated[float, typer.Option(help="Cores for each worker.", rich_help_panel=RAY)] = 1,
-    gpus: Annotated[float, typer.Option(help="GPUs for each worker, or a share of one.", rich_help_panel=RAY)] = 0,
+    cpus: Annotated[float, typer.Option(help="Cores per worker.", rich_help_panel=RAY)] = 1,
+    gpus: Annotated[float, typer.Option(help="GPUs per worker, or a share of one.", rich_help_panel=RAY)] = 0,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with the files of named tasks: DIR/sst2/train.csv ...")
     ] = None,
     redo: Annotated[
-        bool, typer.Option("--redo", help="Remove what was done with other settings, data or model, and do it again.")
+        bool, typer.Option("--redo", help="Remove results with other settings, data or model, and redo them.")
     ] = False,
     estimate: Annotated[
-        bool, typer.Option(help="First estimate how long it takes: time every model on its task.")
+        bool, typer.Option(help="Estimate the duration first, by timing every model on its task.")
     ] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="List the included suites.")] = False,
     show: Annotated[str | None, typer.Option(metavar="NAME", help="Print an included suite, to copy.")] = None,
 ) -> None:
     """Run a whole benchmark from one file, with one report.
 
-    Every task with every model, way of training and seed. A stopped suite continues where it was, with the same
-    command.
+    Every task with every model, way of training and seed. The same command resumes an interrupted suite.
     """
     load_libraries()
     from faithmeter.runs.engines import workers_here
@@ -71,11 +70,11 @@ def bench_suite(
         reporter=Terminal(console) if dry_run else terminal(),  # its plan is what was asked for
     )  # fmt: skip
     for file in done.tables:
-        console.print(f"Result rows of all runs, without times: {file}", soft_wrap=True, highlight=False)
+        console.print(f"Results of all runs, without times: {file}", soft_wrap=True, highlight=False)
     if done.page is not None:
-        console.print(f"The report on all runs: {done.page}", soft_wrap=True, highlight=False)
+        console.print(f"Report on all runs: {done.page}", soft_wrap=True, highlight=False)
     if done.failures:
         raise InputError(
-            f"{len(done.failures)} jobs could not be done, nor what needs them; all others are done and kept. "
+            f"{len(done.failures)} jobs failed, and jobs that depend on them were skipped; all others are finished. "
             + " ".join(done.failures)
         )

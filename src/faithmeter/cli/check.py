@@ -15,14 +15,14 @@ def check(
     form: Annotated[
         str, typer.Option(help=f"{either('studies.check.FORMS')}; calibrated holds its level.")
     ] = "calibrated",
-    rows: Annotated[int, typer.Option(min=4, help="Validation rows to fit the test on, drawn at random.")] = 6000,
+    rows: Annotated[int, typer.Option(min=4, help="Validation texts to fit the test on, drawn at random.")] = 6000,
     run: RunOption = None,
     masked_before: MaskedBefore = False,
     max_length: MaxLength = None,
 ) -> None:
     """Test whether masked texts are in-distribution for a model.
 
-    The test is MaSF, fitted on the validation split. Without it a masking curve cannot be trusted.
+    Fits MaSF on the validation split. Without it a masking curve cannot be trusted.
     """
     load_libraries()
     from faithmeter.runs.run import Run

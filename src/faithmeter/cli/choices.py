@@ -1,8 +1,8 @@
-"""What can be chosen, for the help: the names in the package's tables, read from their source.
+"""The choices that --help lists: the names in the package's tables, read from their source.
 
-To import a table is to load torch, which takes seconds, and a help text should be there at once. A table is a constant
-of a module: names, rows whose first argument is a name, a dictionary of either, or those of another table's rows that
-have a flag. A new row appears by itself.
+Importing a table would load torch, which takes seconds, and --help should be immediate. A table is a constant of a
+module: names, rows whose first argument is a name, a dictionary of either, or the rows of another table that have a
+flag. A new row appears automatically.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""The command `faithmeter compare`: parses, calls the job, prints."""
+"""The command `faithmeter compare`: parses, calls the study, prints."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,36 +11,36 @@ from faithmeter.cli.printing import console, print_performance, print_section, t
 
 
 def compare(
-    folder: Annotated[Path, typer.Argument(help="The folder for the runs and their report.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the runs and their report.")],
     data: Data,
     model: Annotated[str, typer.Option(help="As for `train`.")] = "small",
     ways: Annotated[
         str | None,
         typer.Option(
-            help=f"{several('training.config.WAYS')}; or composed, as in masked+vat. The loss of explanation-guided, "
-            "as it is, flattens attention.  [default: all of these]"
+            help=f"{several('training.config.WAYS')}; or combined, as in masked+vat. The loss of explanation-guided "
+            "flattens attention.  [default: all of these]"
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas: each way is trained with each.")] = "0",
+    seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "0",
     measures: Annotated[
         str | None, typer.Option(help=f"{MEASURES}  [default: {', '.join(names_in('studies.compare.MEASURES'))}]")
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Test rows to measure and to judge on.")] = 100,
+    rows: Annotated[int, typer.Option(min=1, help="Test texts to measure and judge on.")] = 100,
     judges: Annotated[
         str | None, typer.Option(help=f"As for `audit`.  [default: {', '.join(names_in('studies.compare.JUDGES'))}]")
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Passes over the data; ways with masks take twice as many.  [default: the task's]"),
+        typer.Option(help="Epochs; doubled for ways with masking.  [default: the task's]"),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: the model's]")] = None,
-    max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
+    batch_size: Annotated[int | None, typer.Option(help="Texts per batch.  [default: the model's]")] = None,
+    max_length: Annotated[int, typer.Option(help="Truncate texts to this many tokens.")] = 512,
 ) -> None:
     """Train one model in several ways, and compare them.
 
-    Compared are accuracy, the in-distribution test, faithfulness, fidelity and time. What is done already is not done
-    again.
+    Compares accuracy, the in-distribution test, faithfulness, fidelity and time. The same command resumes an
+    interrupted comparison.
     """
     data = required(data)
     load_libraries()
@@ -74,4 +74,4 @@ def compare(
     )
     for section in compared([run.path for run in runs]):
         print_section(section)
-    console.print(f"\nThe report that draws it all: {page}", soft_wrap=True)
+    console.print(f"\nReport: {page}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Explain: which words of a text made the model decide?"""
+"""Explain: which words of a text decided the prediction?"""
 
 import json
 import sys
@@ -20,7 +20,7 @@ def explain(
     ] = None,
     context: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Texts to explain: a line each, or a table with the run's columns.")
+        Path | None, typer.Option(help="Texts to explain: one per line, or a table with the run's columns.")
     ] = None,
     measure: Annotated[
         str | None,
@@ -30,29 +30,29 @@ def explain(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Take the most faithful measure that needs no longer per text."),
+        typer.Option(metavar="SECONDS", help="Use the most faithful measure that needs at most this per text."),
     ] = None,
-    target: Annotated[str, typer.Option(help="Class that is explained: predicted, or a class name.")] = "predicted",
+    target: Annotated[str, typer.Option(help="Class to explain: predicted, or a class name.")] = "predicted",
     tokens: Annotated[bool, typer.Option("--tokens", help="Show tokens instead of words.")] = False,
     by: Annotated[
         str | None,
         typer.Option(help=f"Explain by {either('data.units.UNITS')}.  [default: as the run was measured, or token]"),
     ] = None,
     chunk: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that a chunk holds at most.  [default: as measured, or 16]")
+        int | None, typer.Option(min=1, help="Maximum tokens per chunk.  [default: as measured, or 16]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")] = False,
 ) -> None:
-    """Explain texts: which words made the model decide?
+    """Explain texts: which words decided the prediction?
 
-    Each explanation says how faithful it is itself, on this very text.
+    Each explanation is printed with its own faithfulness.
     """
     load_libraries()
     from faithmeter.explaining.explanation import ExplainOptions
     from faithmeter.studies import explain as study
 
     texts, contexts = _texts(run, text, context, file)
-    reporter = terminal(errors if as_json else console)  # machines read objects alone
+    reporter = terminal(errors if as_json else console)  # standard output has JSON only
     options = ExplainOptions(target=target, by=by, chunk=chunk)
     for explanation in study.explain(run, texts, contexts, options, measure=measure, budget=budget, reporter=reporter):
         if as_json:
@@ -72,5 +72,5 @@ def _texts(run: Path, text: str | None, context: str | None, file: Path | None) 
     lines = sys.stdin if file is None else file.read_text(encoding="utf-8").split("\n")
     texts = [line.rstrip("\n") for line in lines if line.strip()]
     if not texts:
-        raise InputError("There is no text to explain: give one, or a file with --file, or lines on standard input.")
+        raise InputError("There is no text to explain: give a text, a file with --file, or lines on standard input.")
     return texts, None if context is None else [context] * len(texts)

@@ -1,4 +1,4 @@
-"""The command line: gathers the commands, and turns what goes wrong into one sentence and an exit code."""
+"""The command line: collects the commands, and turns errors into one sentence and an exit code."""
 
 import errno
 import sys
@@ -30,12 +30,12 @@ from faithmeter.errors import InputError
 EXIT_CODES = """\b
 Exit codes:
   0    done
-  1    a fault of faithmeter itself, with a traceback to report
-  2    bad input, or it cannot continue: one sentence says why and what to do
+  1    a bug in faithmeter, with a traceback to report
+  2    bad input, or the command cannot continue: one sentence says why and what to do
   130  interrupted
 """
 app = typer.Typer(
-    help="Which explanation of your text classifier can you believe? Faithfulness measured, with statistics.",
+    help="Which explanations of your text classifier are faithful? Measured, with statistics.",
     epilog=EXIT_CODES,
     context_settings={"max_content_width": 100},
     no_args_is_help=True,
@@ -46,8 +46,8 @@ app = typer.Typer(
 
 INTERRUPTED = 130
 GO_ON = (
-    "What is finished is kept: the same command continues a measurement, a retraining or a suite, and "
-    "`faithmeter train RUN --resume` a training."
+    "Finished work is kept: the same command resumes a measurement, a retraining or a suite, and "
+    "`faithmeter train RUN --resume` resumes a training."
 )
 
 
@@ -60,13 +60,13 @@ def main() -> None:
     except SystemExit as end:
         if end.code != INTERRUPTED:
             raise
-        _fail(f"interrupted. {GO_ON}", code=INTERRUPTED)  # typer makes an exit of it, without a word
+        _fail(f"interrupted. {GO_ON}", code=INTERRUPTED)  # typer turns it into an exit without a message
     except Exception as error:
         if _memory_full(error):
-            _fail(f"memory ran out. End other programs, or use a machine or a GPU with more of it. {GO_ON}")
+            _fail(f"out of memory. Close other programs, or use a machine or a GPU with more memory. {GO_ON}")
         if not _disk_full(error):
             raise
-        _fail(f"the disk is full, so the last file was not written. Make room, then continue. {GO_ON}")
+        _fail(f"the disk is full, so the last file was not written. Free some space, then resume. {GO_ON}")
 
 
 def _fail(message: str, code: int = 2) -> None:
@@ -75,17 +75,17 @@ def _fail(message: str, code: int = 2) -> None:
 
 
 def _disk_full(error: BaseException) -> bool:
-    """Whether the disk is full; safetensors says so only in words."""
+    """Whether the disk is full; safetensors reports it only in the message."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
-    said = str(error)  # as do workers of a cluster, whose errors come in others
+    said = str(error)  # as do workers of a cluster, whose errors are wrapped in others
     return any(
         f"{words} {number}" in said for words in ("os error", "[Errno") for number in (errno.ENOSPC, errno.EDQUOT)
     )
 
 
 def _memory_full(error: BaseException) -> bool:
-    """Whether memory ran out, elsewhere than where a batch can be halved."""
+    """Whether memory ran out where no batch can be halved."""
     if "torch" not in sys.modules:  # which takes seconds to load, and nothing else fills the memory
         return isinstance(error, MemoryError)
     from faithmeter.models.memory import out_of_memory
@@ -105,13 +105,13 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     quietly: Annotated[
-        bool, typer.Option("--quiet", help="No progress and no notes: results and warnings alone.")
+        bool, typer.Option("--quiet", help="Print only results and warnings, no progress and no notes.")
     ] = False,
 ) -> None:
     quiet.set(quietly)
 
 
-# in the order of the help
+# in the order of --help
 for _command in (
     quickstart, with_data_options(train), with_data_options(check), with_data_options(measure), explain,
     with_data_options(roar), audit, attack, with_data_options(scale), with_data_options(compare), select,

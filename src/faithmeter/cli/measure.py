@@ -31,21 +31,21 @@ def measure(
         str, typer.Option(help=f"Class whose logit is explained: {either('measuring.curves.TARGETS')}.")
     ] = "gold",
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Use only so many test rows, drawn at random.  [default: all]")
+        int | None, typer.Option(min=1, help="Number of test texts, drawn at random.  [default: all]")
     ] = None,
     beam_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows for beam search, which is expensive.  [default: --rows]")
+        int | None, typer.Option(min=1, help="Test texts for beam search, which is expensive.  [default: --rows]")
     ] = None,
-    random_runs: Annotated[int, typer.Option(help="Random maskings whose mean is the baseline.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and of random masking.")] = 0,
+    random_runs: Annotated[int, typer.Option(help="Random draws whose mean is the baseline.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for the choice of texts and random masking.")] = 0,
     by: Annotated[str, typer.Option(help=f"Mask and explain by {either('data.units.UNITS')}.")] = "token",
-    chunk: Annotated[int, typer.Option(min=1, help="Tokens that a chunk holds at most; no word is cut.")] = 16,
+    chunk: Annotated[int, typer.Option(min=1, help="Maximum tokens per chunk; words are not split.")] = 16,
     without_check: Annotated[
         bool, typer.Option("--without-check", help="Measure without the in-distribution test.")
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes.  [default: one per core, at most 8; one for a GPU, or under a minute]"),
+        typer.Option(min=1, help="Processes.  [default: one per core, at most 8; one on a GPU or under a minute]"),
     ] = None,
     run: RunOption = None,
     masked_before: MaskedBefore = False,
@@ -53,7 +53,7 @@ def measure(
 ) -> None:
     """Measure how faithful importance measures are to a model.
 
-    Gives ACU and RACU with intervals. A stopped measurement continues where it was, with the same command.
+    Gives ACU and RACU with intervals. The same command resumes an interrupted measurement.
     """
     load_libraries()
     from faithmeter.runs.repetitions import require_repetitions
@@ -74,7 +74,7 @@ def measure(
         chunk=chunk,
     )
     if run is not None and len(subjects) > 1:
-        raise InputError("--run is the place for one model; give several models one by one, then their runs together.")
+        raise InputError("--run is the directory of one model: measure models one by one, then their runs together.")
     paths = [run_of(subject, data, run, masked_before, max_length, reporter) for subject in subjects]
     if len(paths) > 1:  # before hours of work on what cannot be pooled
         require_repetitions([Run(path) for path in paths])

@@ -1,4 +1,4 @@
-"""What commands share: help in panels, the options that say which data and which run, and libraries loaded late."""
+"""What commands share: help in panels, the options for data and runs, and libraries that are loaded late."""
 
 import inspect
 from collections.abc import Callable
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from faithmeter.data.splits import DataSpec
     from faithmeter.progress import Reporter
 
-DATA, TRAINED = "Data", "A MODEL in place of a RUN"  # panels of the help
+DATA, TRAINED = "Data", "A MODEL in place of a RUN"  # panels of --help
 UNBROKEN = "\N{NON-BREAKING HYPHEN}"
 MEASURES = f"Importance measures: {several('importance.table.IMPORTANCE_MEASURES')}."
 
 
 class Command(TyperCommand):
-    """A command whose help has its options in panels: its own first, then each panel in the order of the options."""
+    """A command whose --help groups its options in panels: its own first, then each panel in the order of options."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (classes that typer keeps to itself)
         """Write arguments and options, a section for each panel."""
@@ -42,7 +42,7 @@ class Command(TyperCommand):
 
 
 def load_libraries() -> None:
-    """Load what takes seconds (torch, transformers), which is done only when there is work to do, and quiet it."""
+    """Import torch and transformers, which takes seconds, only when there is work to do, and silence their logs."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -50,9 +50,9 @@ def load_libraries() -> None:
 
 
 def required(data: "DataSpec | None") -> "DataSpec":
-    """Return the data that a command was given; refuse where none was."""
+    """Return the data that the options name; raise InputError if they name none."""
     if data is None:
-        raise InputError("Say either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
+        raise InputError("Give either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
     return data
 
 
@@ -74,8 +74,8 @@ def _data_spec(
     data: Annotated[
         str | None, typer.Option(help="Your own csv, tsv, jsonl(.gz) or parquet file, or a folder with train, test ...")
     ] = None,
-    validation_data: Annotated[str | None, typer.Option(help="A file to validate on; else cut from --data.")] = None,
-    test_data: Annotated[str | None, typer.Option(help="A file to test on; else cut from --data.")] = None,
+    validation_data: Annotated[str | None, typer.Option(help="Validation file; else split off --data.")] = None,
+    test_data: Annotated[str | None, typer.Option(help="Test file; else split off --data.")] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Folder with a named task's files: DIR/sst2/train.csv ...")
     ] = None,
@@ -85,14 +85,12 @@ def _data_spec(
     metric: Annotated[str, typer.Option(help=f"With --data: {either('performance.METRICS')}.")] = "accuracy",
     classes: Annotated[str | None, typer.Option(help="Other names for labels: neg=negative,pos=positive.")] = None,
     clean_labels: Annotated[
-        bool, typer.Option("--clean-labels", help="Labels that differ only in case or outer spaces are one class.")
+        bool, typer.Option("--clean-labels", help="Merge labels that differ only in case or surrounding spaces.")
     ] = False,
-    train_rows: Annotated[
-        int | None, typer.Option(min=1, help="Use only so many training rows, drawn at random.")
-    ] = None,
-    validation_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many validation rows.")] = None,
-    test_rows: Annotated[int | None, typer.Option(min=1, help="Use only so many test rows.")] = None,
-    data_seed: Annotated[int, typer.Option(min=0, help="Seed of generated data, splits and subsets.")] = 0,
+    train_rows: Annotated[int | None, typer.Option(min=1, help="Number of training texts, drawn at random.")] = None,
+    validation_rows: Annotated[int | None, typer.Option(min=1, help="Number of validation texts.")] = None,
+    test_rows: Annotated[int | None, typer.Option(min=1, help="Number of test texts.")] = None,
+    data_seed: Annotated[int, typer.Option(min=0, help="Seed for generated data, splits and subsets.")] = 0,
 ) -> "DataSpec | None":
     """Return the data that the options name; None where they name none."""
     given = locals()
@@ -101,8 +99,8 @@ def _data_spec(
         said = next((name for name, value in given.items() if value != defaults[name]), None)
         if said is not None:
             raise InputError(
-                f"--{said.replace('_', '-')} says something about data that is not named: a run keeps the data it was "
-                "made with, and a model needs --data or --task."
+                f"--{said.replace('_', '-')} describes data, but no data is named. A run uses the data it was made "
+                "with; a model needs --data or --task."
             )
         return None
     from faithmeter.data.splits import DataSpec  # takes seconds
@@ -112,7 +110,7 @@ def _data_spec(
 
 
 def with_finite_numbers(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command refuse every option that is not a number, or infinite."""
+    """Make a command reject options that are NaN or infinite."""
 
     @wraps(command)
     def called(**given: Any) -> Any:  # noqa: ANN401 (whatever the options are)
@@ -126,7 +124,7 @@ Data = Annotated[Any, "the options of _data_spec"]
 
 
 def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `_data_spec`, in a panel of their own, in place of its parameter `data`."""
+    """Replace a command's parameter `data` by the options of `_data_spec`, in their own panel."""
     own, shared = (list(inspect.signature(function).parameters.values()) for function in (command, _data_spec))
     names = [parameter.name for parameter in shared]
     for parameter in shared:
@@ -144,22 +142,20 @@ def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-# ------------------------------------------------------------------------------ a run, or a model that came trained
+# --------------------------------------------------------------------------- a run, or a model trained elsewhere
 
-SUBJECT = "A trained run; or, with --data or --task, a model folder or hub name that classifies already."
+SUBJECT = "A trained run; or, with --data or --task, the folder or hub name of a trained classifier."
 RunOption = Annotated[
     Path | None,
-    typer.Option(
-        help="The run directory to keep it and its results in.  [default: runs/NAME]", rich_help_panel=TRAINED
-    ),
+    typer.Option(help="Run directory for the model and its results.  [default: runs/NAME]", rich_help_panel=TRAINED),
 ]
 MaskedBefore = Annotated[
     bool,
-    typer.Option("--masked-before", help="State that it was fine-tuned on masked texts.", rich_help_panel=TRAINED),
+    typer.Option("--masked-before", help="The model was fine-tuned on masked texts.", rich_help_panel=TRAINED),
 ]
 MaxLength = Annotated[
     int | None,
-    typer.Option(min=1, help="Longest text in tokens; longer ones are cut.  [default: 512]", rich_help_panel=TRAINED),
+    typer.Option(min=1, help="Truncate texts to this many tokens.  [default: 512]", rich_help_panel=TRAINED),
 ]
 
 
@@ -171,15 +167,15 @@ def run_of(
     max_length: int | None,
     reporter: "Reporter",
 ) -> Path:
-    """Return the run that a command is about, and make one of a model that came trained."""
+    """Return the run that a command is given, and create one for a model trained elsewhere."""
     if data is None:
         if run is not None or masked_before or max_length is not None:
-            said = "--run, --masked-before and --max-length say how to make a run of a model with --data or --task"
-            raise InputError(f"{said}; a run keeps what it was made with.")
+            said = "--run, --masked-before and --max-length apply only to a model with --data or --task"
+            raise InputError(f"{said}; a run keeps its own settings.")
         return Path(subject)
     path = run or Path("runs") / Path(subject).resolve().name
     if path.resolve() == Path(subject).resolve():
-        raise InputError(f"{path} is the model itself: name another place for its run and results with --run.")
+        raise InputError(f"{path} is the model itself: choose another directory for the run with --run.")
     known = path.exists()
     from faithmeter.studies.adopt import adopt
 

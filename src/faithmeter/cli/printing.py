@@ -1,4 +1,4 @@
-"""Tables and texts for the terminal. Nothing is computed here."""
+"""Prints tables and messages to the terminal. Nothing is computed here."""
 
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
-quiet: ContextVar[bool] = ContextVar("quiet", default=False)  # what `faithmeter --quiet` says
+quiet: ContextVar[bool] = ContextVar("quiet", default=False)  # set by `faithmeter --quiet`
 
 
 def terminal(to: Console = console) -> Terminal:
-    """Return what tells a person how far the work is; with --quiet it passes on warnings alone."""
+    """Return the reporter that prints progress to the terminal; with --quiet it prints only warnings."""
     return Terminal(to, quiet=quiet.get())
 
 
 def hint(text: str) -> None:
-    """Print what is no result, such as what to do next; with --quiet it is left out."""
+    """Print a note that is not a result, such as what to do next; --quiet suppresses it."""
     terminal().note(text)
 
 
 def print_performance(run: "Run") -> None:
-    """Print how well a run's model does, masked and not."""
+    """Print the performance of a run's model, masked and unmasked."""
     rows, config = run.results, run.config
     table = Table(title=f"{config.subject}, {config.how}", box=None)
     table.add_column("tokens masked")
@@ -44,16 +44,16 @@ def print_performance(run: "Run") -> None:
         table.add_row(name, f"{find(rows, 'performance', ratio=ratio)['value']:.3f}")
     table.add_row("class majority", f"{find(rows, 'majority')['value']:.3f}")
     console.print(table)
-    console.print(f"The run is in {run.path}; the model, for transformers, in {run.model_folder}.", soft_wrap=True)
+    console.print(f"Run: {run.path}. Model, for transformers: {run.model_folder}.", soft_wrap=True)
 
 
 def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Rows") -> None:
-    """Print the verdict at every masking ratio, and the whole in words; None where the test allows no verdict.
+    """Print the verdict at every masking ratio, and its summary; None where the test allows no verdict.
 
-    The run's result rows have the test against unmasked texts, where it stands beside the other.
+    The run's result rows include the test against unmasked texts, if there is one.
     """
     table = Table(box=None)
-    for column in ("tokens masked", "rows below 5 %", "rows out of distr.", "p-value", "Simes p"):
+    for column in ("tokens masked", "texts below 5 %", "texts OOD", "p-value", "Simes p"):
         table.add_column(column, justify="right", no_wrap=True)
     for verdict in verdicts:
         table.add_row(
@@ -67,7 +67,7 @@ def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Rows") 
     shares = rows_of(rows, "check_unmasked_share_out_of_distribution")
     if shares:
         beside = Table(title="The same texts, against unmasked ones", title_justify="left", box=None)
-        for column in ("tokens masked", "rows out of distr.", "p-value"):
+        for column in ("tokens masked", "texts OOD", "p-value"):
             beside.add_column(column, justify="right", no_wrap=True)
         for row in shares:
             ratio = row["masking_ratio"]
@@ -101,15 +101,15 @@ def print_faithfulness(rows: "Rows") -> None:
     console.print(table)
     spread = find(rows, "random_spread", "random")["value"]
     wander = (
-        "; one run alone has no spread"
+        "; a single draw has no standard deviation"
         if spread is None
-        else f"; one of them wanders about it by {spread:.3f} in ACU (standard deviation)"
+        else f"; one draw varies by {spread:.3f} in ACU (standard deviation)"
     )
     console.print(
         "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
-        f"fall. Intervals over {found[0]['over']}. s/text: explaining along the whole curve. OOD: largest share of "
-        "out-of-distribution rows at any step; p: that it is chance. The baseline is the mean of "
-        f"the random runs{wander}.",
+        f"fall. Intervals over {'trainings' if pooled else 'texts'}. s/text: seconds to explain one text along the "
+        "whole curve. OOD: largest share of out-of-distribution texts at any step; p: p-value of all steps together. "
+        f"The baseline is the mean of the random draws{wander}.",
         soft_wrap=True,
     )
 
@@ -119,9 +119,9 @@ def _number(value: float | None) -> str:
 
 
 def print_explanation(explanation: "Explanation", tokens: bool) -> None:
-    """Print the text coloured: orange speaks for the class, blue against it, stronger means more important.
+    """Print the text coloured: orange supports the class, blue opposes it, stronger means more important.
 
-    Before it, that it was cut; what spoils all explanations of a run its job has said once.
+    A warning precedes a truncated text; warnings about all explanations of a run are printed once by its study.
     """
     if explanation.cut is not None:
         console.print(f"Warning: {explanation.cut}", style="yellow", markup=False, soft_wrap=True)

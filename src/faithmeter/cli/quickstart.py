@@ -1,4 +1,4 @@
-"""Quickstart: the main job on included data, from training to the report."""
+"""Quickstart: the main workflow on included data, from training to the report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,12 +15,12 @@ QUICK_MEASURES = (
 
 
 def quickstart(
-    run: Annotated[Path | None, typer.Argument(help="Where to put the run.  [default: runs/quickstart]")] = None,
+    run: Annotated[Path | None, typer.Argument(help="Run directory to create.  [default: runs/quickstart]")] = None,
     sentiment: Annotated[
-        bool, typer.Option("--sentiment", help="Real film reviews and a real pretrained model (extra `sentiment`).")
+        bool, typer.Option("--sentiment", help="Use film reviews and a pretrained model (extra `sentiment`).")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the model's weights and masks.")] = 0,
-    data_seed: Annotated[int, typer.Option(min=0, help="Seed of the generated data and of splits.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for weights, order and masks.")] = 0,
+    data_seed: Annotated[int, typer.Option(min=0, help="Seed for generated data and splits.")] = 0,
 ) -> None:
     """Train, check, measure and report offline, in minutes.
 
@@ -39,9 +39,9 @@ def quickstart(
     if sentiment:
         data, model = DataSpec(task="rotten-tomatoes", seed=data_seed), "minilm"
         options = TrainingOptions(epochs=4, learning_rate=1e-4, batch_size=32, seed=seed)
-        measured = MeasureOptions(QUICK_MEASURES, rows=60, beam_rows=5)  # a real model takes its time
+        measured = MeasureOptions(QUICK_MEASURES, rows=60, beam_rows=5)  # a pretrained model is slower
         hint(f"Masked fine-tuning of MiniLM on Rotten Tomatoes reviews, into {path}.")
-        hint("All of it takes about a quarter of an hour on two cores.")
+        hint("This takes about a quarter of an hour on two cores.")
     else:
         data, model, options = DataSpec(task="babi-1", seed=data_seed), "small", TrainingOptions(seed=seed)
         measured = MeasureOptions(QUICK_MEASURES, rows=200, beam_rows=10)
@@ -54,7 +54,7 @@ def quickstart(
     console.print("\nWhich importance measure is faithful to it?")
     print_faithfulness(measure(path, measured, workers=None, reporter=reporter).results)
     (page,) = report([path], path / "report", reporter=reporter)
-    console.print(f"\nThe report, to look at and pass on: {page}", soft_wrap=True)
+    console.print(f"\nReport: {page}", soft_wrap=True)
 
 
 def _free_path(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Report: which explanation to believe, on one page."""
+"""Report: which importance measure is faithful, on one page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,15 +12,15 @@ from faithmeter.cli.printing import console, terminal
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Runs; those that differ in the seed are pooled.")
+        list[Path], typer.Argument(metavar="RUN...", help="Runs; those that differ only in the seed are pooled.")
     ],
     out: Annotated[Path | None, typer.Option(help="Folder for the report.  [default: RUN/report]")] = None,
     formats: Annotated[str, typer.Option("--format", help=f"{several('reports.formats.FORMATS')}.")] = "html",
     examples: Annotated[bool, typer.Option(help="Explain a few test texts by several measures.")] = True,
 ) -> None:
-    """Write a report: which explanation to believe, and why.
+    """Write a report: which importance measure to use, and why.
 
-    One page that needs no other file and no connection.
+    One self-contained HTML page.
     """
     chosen = [name.strip() for name in formats.split(",")]
     load_libraries()

@@ -1,4 +1,4 @@
-"""The command `faithmeter roar`: parses, calls the job, prints."""
+"""The command `faithmeter roar`: parses, calls the study, prints."""
 
 import inspect
 from pathlib import Path
@@ -13,7 +13,7 @@ from faithmeter.errors import InputError
 
 
 def roar(
-    run: Annotated[Path, typer.Argument(help="The folder to make; an existing one is continued.")],
+    run: Annotated[Path, typer.Argument(help="Folder to create; an existing one is resumed.")],
     data: Data,
     model: Annotated[str, typer.Option(help="As for `train`.")] = "bilstm",
     measures: Annotated[
@@ -30,28 +30,28 @@ def roar(
     steps: Annotated[
         str,
         typer.Option(
-            help=f"{either('measuring.retraining.STEP_KINDS')}: by a tenth of the tokens, or from 1 to 10 tokens."
+            help=f"{either('measuring.retraining.STEP_KINDS')}: a tenth of the tokens per step, or 1 to 10 tokens."
         ),
     ] = "relative",
     target: Annotated[
         str, typer.Option(help=f"Class whose logit is explained: {either('measuring.curves.TARGETS')}.")
     ] = "gold",
     ig_steps: Annotated[int, typer.Option(min=1, help="Steps of integrated gradients.")] = 50,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs.  [default: the task's]")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: the model's]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Texts per batch.  [default: the model's]")] = None,
     vectors: Annotated[str | None, typer.Option(help="For `bilstm`: a file of word vectors.")] = None,
-    max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
+    max_length: Annotated[int, typer.Option(help="Truncate texts to this many tokens.")] = 512,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Trainings at a time, each on one core.  [default: one per core]")
+        int | None, typer.Option(min=1, help="Trainings in parallel, each on one core.  [default: one per core]")
     ] = None,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Instead, compare both protocols with the truth on a known problem.")
+        bool, typer.Option("--synthetic", help="Instead, test both protocols on a problem with a known answer.")
     ] = False,
 ) -> None:
-    """Mask what is called important, retrain, measure again.
+    """Mask the important tokens, retrain, measure again.
 
-    These are ROAR and Recursive ROAR. A stopped experiment continues where it was: `faithmeter roar RUN`.
+    ROAR and Recursive ROAR. `faithmeter roar RUN` resumes an interrupted experiment.
     """
     said = _said(locals())
     load_libraries()
@@ -67,12 +67,12 @@ def roar(
         _refuse(said - {"synthetic", "seeds"}, "the synthetic problem has data and a model of its own")
         sentences, page = synthetic_roar(run, seeds=numbers(seeds), reporter=reporter)
         console.print("\n".join(sentences), markup=False, soft_wrap=True)
-        console.print(f"The figure and the numbers: {page}", soft_wrap=True)
+        console.print(f"Figure and numbers: {page}", soft_wrap=True)
         return
     workers = workers or workers_here()
     if data is None:
         found = RoarRun(run)
-        _refuse(said - {"workers"}, f"{run} continues with what it was made with, unless the data is named again")
+        _refuse(said - {"workers"}, f"{run} resumes with its stored settings, unless the data is named again")
         found = study.go_on(found, workers=workers, reporter=reporter)
     else:
         options = study.RoarOptions(
@@ -91,11 +91,11 @@ def roar(
     table, sentences = roar_verdict(found)
     print_table(table)
     console.print("\n".join(sentences), markup=False, soft_wrap=True)
-    hint(f"`faithmeter report {run}` draws the curves.")
+    hint(f"`faithmeter report {run}` plots the curves.")
 
 
 def _said(given: dict[str, Any]) -> set[str]:
-    """Return the options that were given another value than their default."""
+    """Return the options whose value is not their default."""
     parameters = inspect.signature(roar).parameters
     return {name for name, value in given.items() if name not in ("run", "data") and value != parameters[name].default}
 

@@ -13,7 +13,7 @@ FAMILIES, SIZES = "models.from_scratch.FAMILIES", "models.from_scratch.SIZES"
 
 
 def scale(
-    folder: Annotated[Path, typer.Argument(help="The folder for the runs and their report.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the runs and their report.")],
     data: Data,
     models: Annotated[
         str,
@@ -26,19 +26,21 @@ def scale(
         str | None,
         typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.ON_REQUEST'))}]"),
     ] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="Measure on so many test rows.  [default: all]")] = None,
-    beam_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows for beam search, which is expensive.  [default: --rows]")
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Number of test texts, drawn at random.  [default: all]")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
+    beam_rows: Annotated[
+        int | None, typer.Option(min=1, help="Test texts for beam search, which is expensive.  [default: --rows]")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs.  [default: the task's]")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows at a time.  [default: the model's]")] = None,
-    max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, order and masks.  [default: 0]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Texts per batch.  [default: the model's]")] = None,
+    max_length: Annotated[int, typer.Option(help="Truncate texts to this many tokens.")] = 512,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed for weights, order and masks.  [default: 0]")] = None,
 ) -> None:
-    """Train, check and measure models of rising size on one task.
+    """Train, check and measure models of increasing size.
 
-    One report compares them. What is done already is not done again.
+    One report compares them. The same command resumes an interrupted comparison.
     """
     data = required(data)
     load_libraries()
@@ -57,4 +59,4 @@ def scale(
     _, page = study.scale(
         folder, data, names(models), options, measured, max_length=max_length, reporter=terminal(), done=show
     )
-    console.print(f"The report that compares them: {page}", soft_wrap=True)
+    console.print(f"Report: {page}", soft_wrap=True)

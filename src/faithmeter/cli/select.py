@@ -1,4 +1,4 @@
-"""The command `faithmeter select`: parses, calls the job, prints."""
+"""The command `faithmeter select`: parses, calls the study, prints."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,25 +14,27 @@ def select(
     run: Annotated[Path, typer.Argument(help="A trained run.")],
     measures: Annotated[
         str | None,
-        typer.Option(help=f"{MEASURES} Random tokens are always compared with.  [default: the run's most faithful]"),
+        typer.Option(help=f"{MEASURES} Random tokens are always included.  [default: the run's most faithful]"),
     ] = None,
     rationales: Annotated[
         str,
         typer.Option(
-            help=f"{several('judges.selection.RATIONALES')}. The most important tokens wherever they are, or the best "
-            "that lie side by side."
+            help=f"{several('judges.selection.RATIONALES')}. The most important tokens, or the most important "
+            "contiguous ones."
         ),
     ] = "top,contiguous",
-    length: Annotated[float, typer.Option(help="Share of the tokens that is kept, rounded up.")] = 0.2,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Of the second models.  [default: the run's]")] = None,
-    rows: Annotated[
-        int | None, typer.Option(min=2, help="Training rows of the second models, drawn at random.  [default: all]")
+    length: Annotated[float, typer.Option(help="Share of the tokens to keep, rounded up.")] = 0.2,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of the second models.  [default: the run's]")
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds of second models, separated by commas.")] = "0",
+    rows: Annotated[
+        int | None, typer.Option(min=2, help="Training texts of the second models, drawn at random.  [default: all]")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds of the second models, separated by commas.")] = "0",
 ) -> None:
     """Select, then predict (FRESH).
 
-    How well does a second model do that reads the explanations alone?
+    Trains a second model that reads only the explanations.
     """
     load_libraries()
     from faithmeter.reports.select import select_sections
@@ -49,4 +51,4 @@ def select(
     done = study.select(run, options, reporter=terminal())
     for section in select_sections(done.results):
         print_section(section)
-    hint(f"`faithmeter report {run}` shows it beside the rest.")
+    hint(f"`faithmeter report {run}` shows it with the other results.")

@@ -1,4 +1,4 @@
-"""Serve: a page to explore a run's model."""
+"""Serve: a web page to explore a run's model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +12,13 @@ from faithmeter.cli.printing import terminal
 def serve(
     run: Annotated[Path, typer.Argument(help="A trained run.")],
     host: Annotated[
-        str, typer.Option(help="Who may ask: this machine alone, unless you name another address.")
+        str, typer.Option(help="Address to listen on; by default only this machine can connect.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where the server listens.")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
 ) -> None:
-    """Serve a page to explore a run's model.
+    """Serve a web page to explore a run's model.
 
-    Type a text, see which words decide, mask them and watch the answer change.
+    Type a text, see which words decide, mask them and watch the prediction change.
     """
     load_libraries()
     from faithmeter.web import serve as page

@@ -1,4 +1,4 @@
-"""Tasks: the named tasks, and where their data can come from."""
+"""Tasks: the named tasks, and where their data comes from."""
 
 import json
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ def tasks(
 ) -> None:
     """List the named tasks.
 
-    What is masked, the metric, and where the data can come from.
+    What is masked, the metric, and where the data comes from.
     """
     rows: list[dict[str, Any]] = [
         {

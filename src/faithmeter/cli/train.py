@@ -1,4 +1,4 @@
-"""The command `faithmeter train`: parses, calls the job, prints."""
+"""The command `faithmeter train`: parses, calls the study, prints."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -11,12 +11,12 @@ from faithmeter.cli.options import Data, load_libraries, names, required
 from faithmeter.cli.printing import print_performance, terminal
 from faithmeter.errors import InputError
 
-LEARNING, ROBUST = "Optimisation", "Robust training"  # panels of the help
+LEARNING, ROBUST = "Optimisation", "Robust training"  # panels of --help
 FAMILIES, SIZES = (names_in(f"models.from_scratch.{table}") for table in ("FAMILIES", "SIZES"))
 
 
 def train(
-    run: Annotated[Path, typer.Argument(help="The run directory to make; later commands take it.")],
+    run: Annotated[Path, typer.Argument(help="Run directory to create; later commands take it.")],
     data: Data,
     model: Annotated[
         str,
@@ -26,16 +26,16 @@ def train(
         ),
     ] = "small",
     vectors: Annotated[
-        str | None, typer.Option(help="For `bilstm`: a file of word vectors (GloVe, fastText; .gz too) to begin with.")
+        str | None, typer.Option(help="For `bilstm`: a file of initial word vectors (GloVe, fastText; .gz too).")
     ] = None,
     strategy: Annotated[
         str | None, typer.Option(help=f"{either('training.strategy.STRATEGIES')}.  [default: masked]")
     ] = None,
     validation: Annotated[
         str | None,
-        typer.Option(help=f"What picks the best epoch: {either('training.strategy.VALIDATIONS')}.  [default: both]"),
+        typer.Option(help=f"Split that selects the epoch: {either('training.strategy.VALIDATIONS')}.  [default: both]"),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [default: the task's]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs.  [default: the task's]")] = None,
     optimizer: Annotated[
         str | None,
         typer.Option(
@@ -47,26 +47,26 @@ def train(
         float | None, typer.Option(help="[default: 2e-5; from scratch: 1e-3]", rich_help_panel=LEARNING)
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Rows at a time.  [default: 16; from scratch: 32]", rich_help_panel=LEARNING)
+        int | None, typer.Option(help="Texts per batch.  [default: 16; from scratch: 32]", rich_help_panel=LEARNING)
     ] = None,
     accumulate: Annotated[
         int | None, typer.Option(help="Batches per optimiser step.  [default: 1]", rich_help_panel=LEARNING)
     ] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(help="Not on biases and norms.  [default: 0.01]", rich_help_panel=LEARNING)
+        float | None, typer.Option(help="Except biases and norms.  [default: 0.01]", rich_help_panel=LEARNING)
     ] = None,
     warmup: Annotated[
-        float | None, typer.Option(help="Share of the steps that warm up.  [default: 0.06]", rich_help_panel=LEARNING)
+        float | None, typer.Option(help="Warm-up, as a share of the steps.  [default: 0.06]", rich_help_panel=LEARNING)
     ] = None,
     clip: Annotated[
         float | None,
-        typer.Option(help="Largest gradient norm, 0 for any.  [default: 0; from scratch: 1]", rich_help_panel=LEARNING),
+        typer.Option(help="Maximum gradient norm, 0: none.  [default: 0; from scratch: 1]", rich_help_panel=LEARNING),
     ] = None,
     mask_context: Annotated[
-        bool | None, typer.Option("--mask-context", help="Also mask the context in training, as the paper's code.")
+        bool | None, typer.Option("--mask-context", help="Also mask the context in training, like the paper's code.")
     ] = None,
     curriculum: Annotated[
-        bool | None, typer.Option(help="Show short texts first.  [default: from scratch, but for `bilstm`]")
+        bool | None, typer.Option(help="Short texts first.  [default: from scratch, except `bilstm`]")
     ] = None,
     mixed_precision: Annotated[
         str | None,
@@ -75,51 +75,48 @@ def train(
     robust: Annotated[
         str | None,
         typer.Option(
-            help=f"What to add to the loss or the data: {several('training.config.ROBUST')}. The loss of "
-            "explanation-guided, as it is, flattens attention.",
+            help=f"Added to the loss or the data: {several('training.config.ROBUST')}. The loss of "
+            "explanation-guided flattens attention.",
             rich_help_panel=ROBUST,
         ),
     ] = None,
     igr_weight: Annotated[
-        float | None, typer.Option(help="Of the squared input gradient.  [default: 0.001]", rich_help_panel=ROBUST)
+        float | None,
+        typer.Option(help="Weight of the squared input gradient.  [default: 0.001]", rich_help_panel=ROBUST),
     ] = None,
     vat_weight: Annotated[
-        float | None, typer.Option(help="Of the change under virtual attack.  [default: 1]", rich_help_panel=ROBUST)
+        float | None, typer.Option(help="Weight of the virtual adversarial loss.  [default: 1]", rich_help_panel=ROBUST)
     ] = None,
     vat_radius: Annotated[
         float | None,
-        typer.Option(
-            help="Length of that attack, as a share of the embeddings'.  [default: 0.03]", rich_help_panel=ROBUST
-        ),
+        typer.Option(help="Perturbation norm, as a share of the embeddings'.  [default: 0.03]", rich_help_panel=ROBUST),
     ] = None,
     guided_weight: Annotated[
         float | None,
-        typer.Option(help="Of the distance from attention to attribution.  [default: 0.1]", rich_help_panel=ROBUST),
+        typer.Option(help="Weight of the attention-attribution loss.  [default: 0.1]", rich_help_panel=ROBUST),
     ] = None,
     guided_share: Annotated[
         float | None,
-        typer.Option(
-            help="Share of the tokens, the least important, masked as noise.  [default: 0.2]", rich_help_panel=ROBUST
-        ),
+        typer.Option(help="Share of least important tokens masked as noise.  [default: 0.2]", rich_help_panel=ROBUST),
     ] = None,
     adversarial_share: Annotated[
         float | None,
-        typer.Option(
-            help="Share of the rows added in attacked form each epoch.  [default: 0.1]", rich_help_panel=ROBUST
-        ),
+        typer.Option(help="Share of texts added in attacked form per epoch.  [default: 0.1]", rich_help_panel=ROBUST),
     ] = None,
     adversarial_budget: Annotated[
         float | None,
         typer.Option(help="Share of the words an attack may change.  [default: 0.2]", rich_help_panel=ROBUST),
     ] = None,
-    tracker: Annotated[str | None, typer.Option(help="A tracker of accelerate: tensorboard, wandb ...")] = None,
-    max_length: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 512,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, order and masks.  [default: 0]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training of this run.")] = False,
+    tracker: Annotated[
+        str | None, typer.Option(help="Experiment tracker of accelerate: tensorboard, wandb ...")
+    ] = None,
+    max_length: Annotated[int, typer.Option(help="Truncate texts to this many tokens.")] = 512,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed for weights, order and masks.  [default: 0]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted training of this run.")] = False,
 ) -> None:
-    """Fine-tune a text classifier on masked and whole texts.
+    """Fine-tune a text classifier on masked and unmasked texts.
 
-    Masked fine-tuning makes it a faithfulness measurable model: masked texts are in-distribution for it.
+    Masked fine-tuning makes a faithfulness measurable model: masked texts are in-distribution for it.
     """
     given = locals()
     load_libraries()
@@ -131,7 +128,7 @@ def train(
     if resume:
         said = data is not None or any(value is not None for value in options.values())
         if said:
-            raise InputError(f"--resume continues with what {run} was made with: leave the other options out.")
+            raise InputError(f"--resume uses the settings stored in {run}: leave out the other options.")
         print_performance(study.resume(run, reporter=reporter))
         return
     if robust is not None:

@@ -1,4 +1,4 @@
-"""The command `faithmeter transfer`: parses, calls the job, prints."""
+"""The command `faithmeter transfer`: parses, calls the study, prints."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +10,13 @@ from faithmeter.cli.printing import hint, print_performance, print_section, term
 
 
 def transfer(
-    run: Annotated[Path, typer.Argument(help="A trained and checked run: its model, and its own domain.")],
-    out: Annotated[Path, typer.Argument(help="The run directory to make: the same model on the other data.")],
+    run: Annotated[Path, typer.Argument(help="A trained and checked run.")],
+    out: Annotated[Path, typer.Argument(help="Run directory to create: the same model on other data.")],
     data: Data,
 ) -> None:
-    """Take a run's model to other data, out of its domain.
+    """Apply a run's model to data of another domain.
 
-    Makes a run of it, to check, measure and report there.
+    Creates a run to check, measure and report on that data.
     """
     load_libraries()
     from faithmeter.reports.transfer import transfer_sections

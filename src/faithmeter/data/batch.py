@@ -37,7 +37,7 @@ class Batch:
     """Rows padded to the longest: (rows, tokens) tensors, and a label and a dataset row for each; `split` is theirs.
 
     `units` says which maskable tokens are masked and explained as a whole: they have one number, from 0 on; others -1.
-    None where every token is its own unit.
+    None if every token is its own unit.
     """
 
     input_ids: Tensor
@@ -97,7 +97,7 @@ class Encoded:
 
     `sequence` says of each token whether it belongs to the text (0), to the context (1), or is special (-1).
     `truncated` counts the rows that were too long for the model; `split` is the name of the split, where it has one.
-    `units` is as in `Batch`, counted anew in each row.
+    `units` is as in `Batch`, counted from 0 in each row.
     """
 
     ids: Ints

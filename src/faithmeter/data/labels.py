@@ -1,4 +1,4 @@
-"""Labels as people write them: one class in several spellings is made one, or told and refused."""
+"""Labels as people write them: several spellings of one class are merged, or an error."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def require_clear_labels(
     told = ", ".join(f"{name!r} ({count} rows)" for name, count in counts.most_common(LISTED))
     if unclear:
         raise InputError(
-            f"{origin}: some labels differ only in case or in the spaces around them: {told}. Pass --clean-labels to "
-            f"make one of them, or say what each stands for: --classes '{unclear[0]}=NAME,...', with one name for what "
-            "is the same, and its own for what is meant as it is."
+            f"{origin}: some labels differ only in case or in surrounding spaces: {told}. Pass --clean-labels to merge "
+            f"them, or name the class of each: --classes '{unclear[0]}=NAME,...', with the same name for spellings of "
+            "one class."
         )
     if len({numbers_first(name)[0] for name in unsaid}) < 2:
         return []
     if not mixed:
         raise InputError(
-            f"{origin}: some labels are numbers and others words: {told}. If a class is spelt in two ways, make it "
-            "one, as in --classes 1=positive. If each is a class of its own, say so with --clean-labels, or by giving "
-            "the numbers their own names: --classes 1=1,2=2."
+            f"{origin}: some labels are numbers and others words: {told}. If a class is spelt in two ways, merge them, "
+            "as in --classes 1=positive. If each is a separate class, pass --clean-labels, or map the numbers to "
+            "themselves: --classes 1=1,2=2."
         )
     return [f"Some labels are numbers and others words, each a class of its own: {told}."]
 

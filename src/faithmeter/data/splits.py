@@ -24,12 +24,12 @@ LABEL_NONE = -1  # the hub's mark for a row without a gold label
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Where a run's data comes from. It is stored with the run, so that later commands find the same rows.
+    """The source of a run's data. It is stored with the run, so that later commands find the same texts.
 
     Either `task` names a row of `TASKS`, or `data` is a file or a folder of the user's own with the columns given.
-    `classes` gives labels other names, as in `neg=negative,pos=positive`; two with the same name become one class.
-    `clean_labels` makes one of labels that differ only in case or in the spaces around them, before `classes`.
-    `seed` draws what is drawn: generated stories, a split that is missing, a subset of rows.
+    `classes` renames labels, as in `neg=negative,pos=positive`; two with the same name become one class. `clean_labels`
+    merges labels that differ only in case or in surrounding spaces, before `classes`. `seed` is for everything random:
+    generated stories, a missing split, a subset of texts.
     """
 
     task: str | None = None
@@ -60,7 +60,7 @@ class DataSpec:
     def resolved(self) -> Task:
         """Return the task that this stands for."""
         if (self.task is None) == (self.data is None):
-            raise InputError("Say either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
+            raise InputError("Give either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
         if self.task is not None:
             return find_task(self.task)
         assert self.data is not None
@@ -95,7 +95,7 @@ class DataSpec:
 class Splits:
     """A task's data, ready for a tokenizer: columns `text`, `context` (of a pair) and `label`, a class number.
 
-    Other columns may be beside them, as they were found.
+    Other columns may follow, unchanged.
     """
 
     task: Task
@@ -131,11 +131,11 @@ class Splits:
 
 
 def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool = False) -> Splits:
-    """Load train, validation and test, check them, and say what was left out or made (`notes`).
+    """Load train, validation and test, check them, and report what was dropped or generated (`notes`).
 
-    `keep` names columns to leave beside text and label, such as human rationales; the first of them must be
-    there in what is tested on. Labels of which nobody can tell whether they are meant as they are written are refused,
-    unless they are known to be (`labels_known`), as those of a run that was made of them.
+    `keep` names columns to keep besides text and label, such as human rationales; the test split must have the first of
+    them. Ambiguous spellings of labels are an error, unless they are known to be intended (`labels_known`), as those of
+    an existing run.
     """
     task = spec.resolved()
     raw, origin = _raw_splits(task, spec)
@@ -145,13 +145,13 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
     twice = next((column for column in needed if needed.count(column) > 1), None)
     if twice is not None:
         raise InputError(
-            f"The column {twice!r} is used twice: a text that is also the label tells the model its answer, and one "
-            "that is also its context says nothing new. Name different columns with --text, --context and --label."
+            f"The column {twice!r} is used twice: text, context and label must be different columns, because a model "
+            "must not read the label. Name them with --text, --context and --label."
         )
     tables: dict[str, list[Row]] = {}
     for part, rows in raw.items():
         if not rows:
-            raise InputError(f"{origin}: the {part} split is empty, so there is nothing to learn from or to measure.")
+            raise InputError(f"{origin}: the {part} split is empty, so there is nothing to train on or to measure.")
         named = [{task.renames.get(key, key): value for key, value in row.items()} for row in rows]
         require_columns(named[0], needed, f"{origin} ({part})", own=spec.data is not None)
         if part == "test" or "test" not in raw:  # else it is cut from train
@@ -257,7 +257,7 @@ def _from_hub(task: Task) -> dict[str, list[Row]]:
     except Exception as error:  # the hub's client raises a dozen kinds: offline, missing, gated, renamed
         raise InputError(
             f"The data of {task.name} ({hub.path} on the hub) could not be loaded: {first_line(error)} "
-            "Check the connection, or bring the files with --data-dir DIR."
+            "Check the connection, or provide the files with --data-dir DIR."
         ) from error
     splits = {part: source for part, source in task.splits.items() if source in loaded}
     return {part: [dict(row) for row in loaded[source]] for part, source in splits.items()}
@@ -403,7 +403,7 @@ def _make_missing_splits(tables: dict[str, list[Row]], seed: int, origin: str, n
         order = _labels_first(rows, np.random.default_rng([seed, len(rows)]).permutation(len(rows)))
         kept = round(0.8 * len(rows))
         if kept == len(rows) or kept == 0:
-            raise InputError(f"{origin}: {len(rows)} rows are too few to cut a {part} split from.")
+            raise InputError(f"{origin}: {len(rows)} rows are too few to split off a {part} split.")
         tables["train"] = [rows[i] for i in sorted(order[:kept])]
         tables[part] = [rows[i] for i in sorted(order[kept:])]
         notes.append(f"No {part} split: {len(rows) - kept} of {len(rows)} training rows were set aside for it.")
@@ -420,7 +420,7 @@ def _labels_first(rows: list[Row], order: np.ndarray[Any, Any]) -> list[int]:
 
 def _subset(rows: list[Row], count: int, seed: int) -> list[Row]:
     if count < 2:
-        raise InputError(f"{count} rows are too few; ask for two or more.")
+        raise InputError(f"{count} rows are too few; give two or more.")
     if count >= len(rows):
         return rows
     order = _labels_first(rows, np.random.default_rng([seed, count, len(rows)]).permutation(len(rows)))

@@ -37,9 +37,9 @@ def read_rows(path: Path) -> list[Row]:
             lines = io.StringIO(_decoded(raw.read(), path), newline="")
         return list(_read_jsonl(lines) if kind in ("jsonl", "json") else _read_csv(lines, kind))
     except (gzip.BadGzipFile, EOFError) as error:
-        raise InputError(f"{path} is not a whole gzip file ({error}): fetch it again.") from error
+        raise InputError(f"{path} is not a complete gzip file ({error}): fetch it again.") from error
     except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path} is not a whole parquet file: {first_line(error)}") from error
+        raise InputError(f"{path} is not a complete parquet file: {first_line(error)}") from error
     except _BadLineError as error:
         raise InputError(f"{path}, {error}") from error
 
@@ -93,14 +93,14 @@ def _read_csv(lines: Iterable[str], kind: str) -> Iterator[Row]:
             return
         twice = next((name for name in header if name and header.count(name) > 1), None)
         if twice is not None:
-            raise _BadLineError(f"line 1: two columns are named {twice!r}. Give each a name of its own.")
+            raise _BadLineError(f"line 1: two columns are named {twice!r}. Give each a different name.")
         for values in reader:
             if not values:
                 continue
             if len(values) != len(header):
                 raise _BadLineError(
                     f"line {reader.line_num}: {len(values)} fields where the header has {len(header)}. "
-                    "Quote texts that hold the separator."
+                    "Quote texts that contain the separator."
                 )
             yield dict(zip(header, values, strict=True))
     except csv.Error as error:
@@ -114,7 +114,7 @@ def _read_jsonl(lines: Iterable[str]) -> Iterator[Row]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise _BadLineError(f"line {number}: not JSON ({error}). One object a line is expected.") from error
+            raise _BadLineError(f"line {number}: not JSON ({error}). One object per line is expected.") from error
         if not isinstance(row, dict):
-            raise _BadLineError(f"line {number}: one JSON object a line is expected.")
+            raise _BadLineError(f"line {number}: one JSON object per line is expected.")
         yield row

@@ -28,11 +28,11 @@ class Hub:
 class Task:
     """A text-classification task.
 
-    `text` is the column that is masked and explained, `context` the second sequence of a pair, which is never masked
-    in a measurement. `labels` are the class names in the order of the label numbers; None means: as found in the
-    training data. `splits` says which split of the source plays which part; a part that is not named, or not there,
-    is cut from train. `renames` maps the column names of other copies of the same data to the names used here.
-    `relabel` maps label numbers to others and drops the rows whose label is not in it.
+    `text` is the column that is masked and explained, `context` the second sequence of a pair, which is never masked in
+    a measurement. `labels` are the class names in the order of the label numbers; None means: as found in the training
+    data. `splits` says which split of the source is used as which; one that is not named, or missing, is split off
+    train. `renames` maps the column names of other copies of the same data to the names used here. `relabel` maps label
+    numbers to others and drops the rows whose label is not in it.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Units: what is masked and explained as a whole — a token, a word, a sentence, or a chunk of tokens.
 
 A unit is a whole number for each maskable token, counted from 0 by first tokens (`Batch.units`; None where each token
-is its own). Importance stays a number a token: every token of a unit has the importance of the unit. A unit never cuts
-a word and never reaches into the context of a pair.
+is its own). Importance stays one number per token: every token of a unit has the importance of the unit. A unit never
+splits a word and never extends into the context of a pair.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""One text explained: importance a token and a word, the prediction, and how faithful this very explanation is."""
+"""One text explained: importance per token and word, the prediction, and the faithfulness of this explanation."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,8 +29,8 @@ class ExplainOptions:
 
     `target` is `predicted` or the name of the class whose logit is explained. `by` is what is masked and explained as a
     whole: a token, word, sentence, or chunk of at most `chunk` tokens; by default what a run was measured by, or
-    tokens. `random_runs` random maskings make the curve that an explanation is compared with. All that is random comes
-    from `seed` and the text's number.
+    tokens. `random_runs` random draws make the curve that an explanation is compared with. All randomness comes from
+    `seed` and the text's number.
     """
 
     target: str = PREDICTED
@@ -42,7 +42,7 @@ class ExplainOptions:
     def __post_init__(self) -> None:
         require_units(*self.units)
         if self.random_runs < 1:
-            raise InputError("At least one random run is needed as the baseline.")
+            raise InputError("At least one random draw is needed as the baseline.")
 
     @property
     def units(self) -> tuple[str, int]:
@@ -78,15 +78,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a text was given its class, by one importance measure.
+    """The explanation of a text's class by one importance measure.
 
-    `acu` and `racu` are the areas between `curve`, the probability of `target` as ever more important tokens are
-    masked in `steps`, and `random_curve`: above 0 means that this explanation finds tokens that matter more than random
-    ones.
-    `p_value` asks whether the masked texts behind them are in-distribution; None where that was not tested.
-    `by` is what was masked and explained as a whole; where that is not a token, `units` are its pieces.
-    `unread` counts the tokens of the text and its context that were cut off and had no part in the answer; `cut` says
-    so in a sentence. `doubt` says why explanations by this measure may not be believed, where its run knows a reason.
+    `acu` and `racu` are the areas between `curve`, the probability of `target` as ever more important tokens are masked
+    in `steps`, and `random_curve`: above 0 means that this explanation finds tokens that matter more than random ones.
+    `p_value` tests whether the masked texts of the curve are in-distribution; None if that was not tested. `by` is what
+    was masked and explained as a whole; where that is not a token, `units` are its pieces. `unread` counts the
+    truncated tokens of the text and its context; `cut` says so in a sentence. `doubt` says why explanations by this
+    measure should not be trusted, if the run's verdict says so.
     """
 
     text: str
@@ -155,7 +154,7 @@ def explain_texts(
     """Explain texts one by one. A string is one text, explained as the only one of a list.
 
     Needs no run: `explain_texts(Classifier(model, tokenizer), texts, measure="loo-signed")` takes a transformers model
-    and tokenizer that you have, and leaves them as they were.
+    and tokenizer that you have, and does not change them.
     """
     chosen, options = [as_measure(measure)], options or ExplainOptions()
     texts, contexts = listed(texts, contexts)

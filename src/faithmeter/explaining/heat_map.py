@@ -1,7 +1,7 @@
-"""A text with its tokens coloured by importance, as HTML that stands anywhere: a report, a page, a notebook.
+"""A text with its tokens coloured by importance, as HTML for a report, a page or a notebook.
 
-Orange speaks for the class, blue against it, a fuller colour means more important: told apart by the colour-blind. The
-colour is mixed into the page's own background, so it is readable in dark mode too.
+Orange supports the class, blue opposes it, a stronger colour means more important; colour-blind readers can tell them
+apart. The colour is mixed into the page's background, so it is readable in dark mode too.
 """
 
 import unicodedata

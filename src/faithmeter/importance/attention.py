@@ -1,4 +1,4 @@
-"""Attention as importance: what a model's own attention looks at. Often shown, not always faithful.
+"""Attention as importance. Often shown, not always faithful.
 
 A transformer has an attention for each layer, head and query; BiLSTM-attention has one. Each adds up to 1 over the
 tokens of a text, before those that cannot be masked are set to 0.

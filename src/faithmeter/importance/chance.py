@@ -1,4 +1,4 @@
-"""Importance by chance: what every other measure must beat."""
+"""Random importance: the baseline of every other measure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Does what starts from the zero embedding add up? Where it does not, the user is told, and pointed to another start.
+"""Do attributions from the zero embedding add up (completeness)? If not, a warning recommends another baseline.
 
 Integrated gradients share out the change of the logit from the baseline to the text (completeness: Sundararajan et al.,
-2017, Prop. 1). Where a norm follows the word embeddings and nothing is added before it, the model does not see how long
-an embedding is: its gradient is at right angles to it, so that input times gradient and DeepLIFT are next to nothing,
-and all change happens in a jump at zero, which no number of steps finds.
+2017, Prop. 1). If a norm directly follows the word embeddings, the model does not depend on the length of an embedding:
+its gradient is orthogonal to it, so input times gradient and DeepLIFT are almost zero, and all change happens in a jump
+at zero, which no number of steps resolves.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """DeepLIFT with the Rescale rule (Shrikumar et al., 2017), from the zero embedding, as integrated gradients are.
 
-The logit's change from the baseline to the text is shared out among the tokens by a backward pass in which each
-activation function passes on (f(u) − f(u⁰)) / (u − u⁰) instead of its slope f′(u); u⁰ is its input when every embedding
-is the baseline. Activation functions are those of `ACTIVATIONS` and the modules of `transformers.activations`: GELU,
-ReLU, SiLU, tanh, sigmoid and their kin. Everything else (linear layers, the products and softmax of attention, layer
-norms, the gates inside an LSTM) passes on its gradient at the text, so the shares add up to the change of the logit
-exactly only where activations are all that is not linear.
+The logit's change from the baseline to the text is distributed over the tokens by a backward pass in which each
+activation function propagates (f(u) − f(u⁰)) / (u − u⁰) instead of its slope f′(u); u⁰ is its input when every
+embedding is the baseline. Activation functions are those of `ACTIVATIONS` and the modules of
+`transformers.activations`: GELU, ReLU, SiLU, tanh, sigmoid and similar ones. Everything else (linear layers, the
+products and softmax of attention, layer norms, the gates inside an LSTM) propagates its gradient at the text, so the
+shares add up to the change of the logit exactly only if activations are the only non-linear part.
 
 Own code, because captum replaces the gradients of modules only: it does not see the tanh that RoBERTa's head calls as a
 function, and its result cannot be differentiated once more.

@@ -1,9 +1,8 @@
-"""An importance measure: a function that explains a batch, with a name tag; and what the functions are made of.
+"""An importance measure: a function that explains a batch, with its properties; and what such functions share.
 
-A formula of the word embeddings is written once, as a function that can be asked at any point (`ExplainAt`). Asked at
-the embeddings of a text it explains that text; asked at embeddings that require a gradient, it can be differentiated
-by them, which is what a search for adversarial explanations needs. Where units of several tokens are masked as a
-whole, `of_units` turns a measure of tokens into one of units.
+A formula of the word embeddings is written once and evaluated at any point (`ExplainAt`): at the embeddings of a text
+it explains that text; at embeddings that require a gradient it can be differentiated with respect to them, which a
+search for adversarial explanations needs. `of_units` turns a measure of tokens into one of units.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ExplainAt = Callable[["Classifier", "Batch", Tensor, Tensor], tuple[Tensor, Tens
 
 @dataclass(frozen=True)
 class ImportanceMeasure:
-    """A function with a name tag.
+    """An importance measure: a function with a name and its properties.
 
     `explain(classifier, batch, targets, seed)` returns the (texts, tokens) importance of each token for the logit of
     each text's target class, with the batch's masked tokens masked; 0 where a token is not maskable. Where the batch
@@ -82,9 +81,9 @@ def with_steps(measure: ImportanceMeasure, steps: int) -> ImportanceMeasure:
 def of_function(explain: Explain) -> ImportanceMeasure:
     """Return a plain function of (classifier, batch, targets, seed) as a measure.
 
-    Of a function nothing is known, so it is taken to be signed and to be computed again at each masking step. Whatever
-    it says of tokens that are not maskable is set to 0; it must be finite where they are. Where units are masked as a
-    whole, a unit has the sum of what it says of the unit's tokens.
+    A function is assumed to be signed and is computed again at each masking step. Its values for tokens that are not
+    maskable are set to 0; for maskable ones they must be finite. With units, the importance of a unit is the sum over
+    its tokens.
     """
     name = getattr(explain, "__name__", type(explain).__name__)
     return ImportanceMeasure(name, "custom", of_units(_checked(name, explain)), signed=True)
@@ -95,7 +94,7 @@ def _checked(name: str, explain: Explain) -> Explain:
         importance = explain(classifier, batch, targets, seed)
         if importance.shape != batch.maskable.shape:
             raise InputError(
-                f"The importance measure {name} must return one number a token, {tuple(batch.maskable.shape)}; "
+                f"The importance measure {name} must return one number per token, {tuple(batch.maskable.shape)}; "
                 f"it returned {tuple(importance.shape)}."
             )
         maskable = batch.maskable.to(importance.device)

@@ -1,8 +1,8 @@
-"""Importance from a search for the order of masking that beam search looks for, with a fraction of its evaluations.
+"""Importance from a search for the same order of masking as beam search, with a fraction of its evaluations.
 
-A Gaussian process guesses the drop of the logit at sets of masked tokens that were not evaluated, from those that were.
-Optimisers of that kind look for one point in a box; here an order is wanted, a way through the sets on which every set
-counts, so no library does it.
+A Gaussian process predicts the drop of the logit for sets of masked tokens that were not evaluated, from those that
+were. Libraries for Bayesian optimisation search for one point in a box; here an order is wanted, a path through sets on
+which every set counts.
 """
 
 from __future__ import annotations

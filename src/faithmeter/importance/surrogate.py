@@ -1,4 +1,4 @@
-"""Surrogate importance: mask random sets of tokens, and fit a linear model to what the classifier says.
+"""Surrogate importance: mask random sets of tokens, and fit a linear model to the classifier's logits.
 
 LIME (Ribeiro et al., 2016) and KernelSHAP (Lundberg and Lee, 2017), over the tokens of a text, or its units, that are
 not masked yet. Own code, because the packages explain one text at a time, in passes that are padded or half empty; here

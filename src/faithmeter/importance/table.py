@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from faithmeter.models.classifier import Classifier
 
 
-BASELINES = {"zero": "an empty embedding (zeros)", "mask": "the mask token's embedding"}
+BASELINES = {"zero": "the zero embedding", "mask": "the mask token's embedding"}
 BILSTM_TYPE = BiLSTMConfig.model_type  # has one attention, so nothing to average or to roll out
 
 
@@ -78,7 +78,7 @@ _TABLE = (
         lambda _: 3,
         signed=False,
         at=gradient_l1_at,
-        meaning="Gradient of the class's score by each token, its size as a sum of absolute values.",
+        meaning="L1 norm of the gradient of the class's score with respect to the token.",
     ),
     ImportanceMeasure(
         "grad-l2",
@@ -87,7 +87,7 @@ _TABLE = (
         lambda _: 3,
         signed=False,
         at=gradient_l2_at,
-        meaning="Gradient of the class's score by each token, its size as a root of a sum of squares.",
+        meaning="L2 norm of the gradient of the class's score with respect to the token.",
     ),
     ImportanceMeasure(
         "x-grad-signed",
@@ -96,7 +96,7 @@ _TABLE = (
         lambda _: 3,
         signed=True,
         at=input_times_gradient_at,
-        meaning="Gradient times the token's embedding (the numbers by which the model knows the token).",
+        meaning="Gradient of the class's score times the token's embedding.",
         from_zero=True,
     ),
     ImportanceMeasure(
@@ -117,7 +117,7 @@ _TABLE = (
         leave_one_out,
         lambda n: n + 1,
         signed=True,
-        meaning="Leave-one-out: what the class's score loses when the token alone is masked.",
+        meaning="Leave-one-out: decrease of the class's score when only this token is masked.",
     ),
     ImportanceMeasure(
         "loo-abs",
@@ -135,7 +135,7 @@ _TABLE = (
         lambda n: min(n + 1, PASSES),
         signed=True,
         on_request=True,
-        meaning="Leave-one-out: what the class's score loses when the token alone is masked.",
+        meaning="Leave-one-out: decrease of the class's score when only this token is masked.",
     ),
     ImportanceMeasure(
         "beam",
@@ -145,7 +145,7 @@ _TABLE = (
         signed=True,
         recursive=False,
         expensive=True,
-        meaning="A search for the order of masking that lowers the class's score soonest; an order, without amounts.",
+        meaning="Beam search for the order of masking that lowers the class's score soonest; gives an order, no amounts.",
         order_only=True,
     ),
     ImportanceMeasure(
@@ -156,7 +156,7 @@ _TABLE = (
         signed=True,
         recursive=False,
         expensive=True,
-        meaning="The same, guessing what it has not tried: hardly worse and several times as fast.",
+        meaning="The same with a surrogate of the score: hardly worse and several times as fast.",
         order_only=True,
     ),
     ImportanceMeasure(
@@ -166,7 +166,7 @@ _TABLE = (
         lambda _: 1,
         signed=False,
         at=attention_at,
-        meaning="How much the model's last layer looks at the token.",
+        meaning="Attention of the last layer to the token.",
     ),
     ImportanceMeasure(
         "scaled-attention",
@@ -175,7 +175,7 @@ _TABLE = (
         lambda _: 3,
         signed=True,
         at=scaled_attention_at,
-        meaning="That, times the gradient of the class's score by it.",
+        meaning="Attention times the gradient of the class's score with respect to it.",
     ),
     ImportanceMeasure(
         "lime",
@@ -203,7 +203,7 @@ _TABLE = (
         signed=False,
         at=attention_average_at,
         not_for=BILSTM_TYPE,
-        meaning="How much all layers look at the token, on average.",
+        meaning="Attention to the token, averaged over all layers.",
     ),
     ImportanceMeasure(
         "attention-rollout",
@@ -213,7 +213,7 @@ _TABLE = (
         signed=False,
         at=attention_rollout_at,
         not_for=BILSTM_TYPE,
-        meaning="What all layers look at, followed through the model.",
+        meaning="Product of the attentions of all layers (attention rollout).",
     ),
     ImportanceMeasure(
         "attention-rollout-residual",
@@ -223,7 +223,7 @@ _TABLE = (
         signed=False,
         at=partial(attention_rollout_at, residual=True),
         not_for=BILSTM_TYPE,
-        meaning="What all layers look at, and what passes them by, followed through the model.",
+        meaning="Attention rollout with residual connections.",
     ),
     ImportanceMeasure(
         "deep-lift",
@@ -232,7 +232,7 @@ _TABLE = (
         lambda _: 5,
         signed=True,
         at=deep_lift_at,
-        meaning="Differences from an empty text, followed back through the model (DeepLIFT).",
+        meaning="Differences from the zero embedding, propagated back through the model (DeepLIFT).",
         from_zero=True,
     ),
     # ensembles compute again what their members do
@@ -312,11 +312,11 @@ def distinct(
     measures = [one for one in map(as_measure, chosen) if one.name != "random"]
     unfit = next((one.name for one in measures if not one.explains(model_type)), None)
     if unfit is not None:
-        raise InputError(f"{unfit} cannot explain a {model_type} model: leave it out.")
+        raise InputError(f"{unfit} cannot explain a {model_type} model: leave out this measure.")
     names = [one.name for one in measures]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"Two importance measures are named {twice!r}: give each a name of its own.")
+        raise InputError(f"Two importance measures are named {twice!r}: give each a different name.")
     if not measures:
         raise InputError("There is nothing to compare with random masking: name an importance measure.")
     return measures

@@ -2,26 +2,26 @@
 
 Sec. 3.3, App. F.2 and Algorithm 2 of the latter.
 
-MaSF asks of a row: is some channel of some layer atypical, against rows that the model is at home with? Features are
-the largest value of a channel over a row's tokens; their empirical CDFs give a p-value a channel, Simes one a layer,
-Fisher (or a like sum) one number a row, its `atypicality`, and that number's place among reference rows is the row's
+MaSF tests whether some channel of some layer is atypical for a text, compared with reference texts. Features are the
+maximum of a channel over a text's tokens; their empirical CDFs give one p-value per channel, Simes one per layer,
+Fisher (or a similar sum) one number per text, its `atypicality`, whose rank among reference texts is the text's
 p-value.
 
 Two forms. `paper` fits all levels on the same rows, which were masked as in training; it does not hold its level.
-`calibrated` is a split-conformal test, one for each masking ratio: one half of the reference rows says how atypical a
-row is, the other half how atypical a row may be. It holds its level by exchangeability, however good or bad the
-features are, as long as reference rows and tested rows come from one source.
+`calibrated` is a split-conformal test, one for each masking ratio: the score is fitted on one half of the reference
+texts and calibrated on the other. It holds its level by exchangeability, however good or bad the features are, as long
+as reference texts and tested texts come from one source.
 
-So `calibrated` is free to look at more, and has to: the largest value of a channel sees a strange token only if it is
-extreme in that very channel. On one of three plain bAbI models the mask token was extreme in none, and 9 % of rows with
-a tenth of their tokens masked were rejected; on SST2 random words in half of the places were found in 59 % of rows. It
-also asks of each layer how far the mean over a row's tokens lies from that of typical rows, in units of their spread
-(Mahalanobis). With both: 98 %, and 99 %.
+So `calibrated` may use more features, and needs to: the maximum of a channel detects an atypical token only if it is
+extreme in that channel. On one of three plain bAbI models the mask token was extreme in none, and 9 % of texts with a
+tenth of their tokens masked were rejected; on SST2 random words in place of half of the tokens were detected in 59 % of
+texts. It also uses the Mahalanobis distance of the mean over a text's tokens, in every layer. With both: 98 %, and 99
+%.
 
-Two questions, two p-values. `own` asks whether a row differs from rows masked at random at its own ratio; masking by
-importance often does, and is nothing that the model could not have met. So a row is called out-of-distribution only if
-it is atypical among rows masked at any ratio, too: `outside` is the larger of both p-values. As it is no smaller than
-`own`, it holds its level at every ratio.
+Two p-values. `own` tests whether a text differs from texts masked at random at its own ratio; masking by importance
+often does, without being unlike training. So a text is called out-of-distribution only if it is also atypical among
+texts masked at any ratio: `outside` is the larger of both p-values. As it is no smaller than `own`, it holds its level
+at every ratio.
 """
 
 import json
@@ -182,8 +182,8 @@ class MaSF:
             return None
         spread = 100 * (LEVEL * (1 - LEVEL) / min(self.calibration_rows)) ** 0.5
         return (
-            f"The in-distribution test was fitted on {self.rows} validation rows. With so few, the share of typical "
-            f"rows called atypical at 5 % is itself uncertain by ±{2 * spread:.1f} points: {ROWS_NEEDED} rows are "
+            f"The in-distribution test was fitted on {self.rows} validation texts. With so few, the share of typical "
+            f"texts called atypical at 5 % is itself uncertain by ±{2 * spread:.1f} points: {ROWS_NEEDED} texts are "
             f"needed, {2 * ROWS_NEEDED} are better."
         )
 
@@ -248,7 +248,7 @@ class MaSF:
     @classmethod
     def load(cls, folder: Path) -> "MaSF":
         """Read a stored test. Its columns stay in the file until they are looked at (memory-mapped)."""
-        remedy = "`faithmeter check`, asked as before, fits it again to the same test, and what was measured stays."
+        remedy = "`faithmeter check` with the same options fits the same test again, and measurements are kept."
         header = read_json(require_whole(folder, remedy) / "masf.json", remedy)
         if header.pop("format", None) != FORMAT:
             raise InputError(f"{folder} was fitted by another version of faithmeter: run `faithmeter check` again.")
@@ -288,7 +288,7 @@ def fit_calibrated(
     is a source of its own.
     """
     if len(lengths) < 4:
-        raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} rows: {ROWS_NEEDED} are needed.")
+        raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} texts: {ROWS_NEEDED} are needed.")
     edges = _length_edges(lengths)
     sources = torch.arange(len(lengths)) if sources is None else sources
     drawn_order = random_stream(seed, Purpose.REFERENCE_HALVES).permutation(int(sources.max()) + 1)
@@ -366,7 +366,7 @@ def neighbouring_steps(batch: Batch, step: Tensor | int) -> tuple[Tensor, Tensor
 
 def _finite(features: Tensor) -> Tensor:
     if not bool(torch.isfinite(features).all()):
-        raise InputError("The model's hidden states are not finite, so nothing can be said about its masked rows.")
+        raise InputError("The model's hidden states are not finite, so its masked texts cannot be tested.")
     return features.float().cpu()
 
 

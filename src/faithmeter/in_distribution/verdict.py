@@ -1,7 +1,7 @@
-"""May a whole split be called in-distribution? Simes as in the paper, and two tests that see what Simes cannot.
+"""Is a whole split in-distribution? Simes' p-value as in the paper, and two tests with more power.
 
-Simes over the rows needs one row so atypical that it stands out among thousands; conformal p-values cannot be that
-small. So the verdict counts the rows below 5 % and compares the rows' ranks, each at half the level.
+Simes' test over the texts needs one text so atypical that it stands out among thousands; conformal p-values cannot be
+that small. So the verdict counts the texts below 5 % and compares their ranks, each at half the level.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from faithmeter.in_distribution.p_values import simes
 from faithmeter.masking import STEPS
 
 # What a pass needs to be a verdict, in validation texts and in test texts. Fitted on 100 validation texts, the test
-# found 89 % of the texts with random words in half of their places; on 50, 50 %; on 20, 24 %. With 100 test texts it
+# detected 89 % of the texts with half of their tokens random words; on 50, 50 %; on 20, 24 %. With 100 test texts it
 # rejects a split of which 14 are atypical; of 20 it takes 6, and of 4 it takes 3 (a 22nd of the level for each of two
 # tests at eleven ratios). A rejection needs no number: the level holds for any.
 TEXTS_FOR_A_VERDICT = 100
@@ -46,17 +46,17 @@ class DatasetTest:
 
     @property
     def rejected(self) -> bool:
-        """Whether chance is no explanation, at 5 %."""
+        """Whether the split is rejected at 5 %."""
         return self.dataset_p_value <= LEVEL
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Two questions about a split at one masking step, and the answer in words.
+    """Two tests of a split at one masking step, and the result in words.
 
-    `random` asks whether its rows differ from randomly masked ones at this ratio, `anywhere` whether they are also
-    atypical among rows masked at any ratio: only that is out-of-distribution. Masking by importance often is the first
-    and not the second.
+    `random` tests whether its texts differ from randomly masked ones at this ratio, `anywhere` whether they are also
+    atypical among texts masked at any ratio: only that is out-of-distribution. Masking by importance often gives the
+    first and not the second.
     """
 
     step: int
@@ -65,35 +65,33 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """Say what was found at this step; whether masking may be trusted is a matter of all (`summary`)."""
+        """Return the result at this step; whether masking may be trusted depends on all steps (`summary`)."""
         below, out = (f"{100 * test.share_below:.1f} %" for test in (self.random, self.anywhere))
         if self.anywhere.rejected:
             return (
-                f"Out-of-distribution: {out} of the rows are atypical for any masking ratio, which chance does not "
-                "explain. What the model does with this masked text says nothing about its explanations."
+                f"Out-of-distribution: {out} of the texts are atypical for any masking ratio, more than by chance. The "
+                "model's predictions on masked texts say nothing about its explanations."
             )
         if self.random.rejected:
             return (
-                f"In-distribution, but not like random masking: {below} of the rows are atypical for this ratio, where "
-                "chance gives 5 %, and typical for another."
+                f"In-distribution, but not like random masking: {below} of the texts are atypical for this ratio, "
+                "where chance gives 5 %, and typical for another."
             )
-        return f"In-distribution: {below} of the rows are atypical, where chance gives 5 %."
+        return f"In-distribution: {below} of the texts are atypical, where chance gives 5 %."
 
 
 def smallest_of(p_values: Sequence[float]) -> float:
-    """Return the smallest p-value of several, raised by their number: one of many is small by chance more often."""
+    """Return the smallest p-value times their number (Bonferroni)."""
     return min(1.0, len(p_values) * min(p_values))
 
 
 def too_few(validation: float, tested: float) -> str | None:
-    """Return why so many validation and test texts give no verdict where nothing was found; None if they do."""
+    """Return why these numbers of texts give no verdict in favour of masking; None if they do."""
     if min(validation, tested) >= TEXTS_FOR_A_VERDICT:
         return None
-    missed = (
-        f" Fitted on fewer than {TEXTS_TO_FIND_HALF}, it misses most texts with random words in half of their places."
-    )
+    missed = f" Fitted on fewer than {TEXTS_TO_FIND_HALF}, it misses most texts with half of their tokens random words."
     return (
-        f"So few texts give no verdict: the test was fitted on {validation:.0f} and asked about {tested:.0f}, and "
+        f"Too few texts for a verdict: the test was fitted on {validation:.0f} and applied to {tested:.0f}, and "
         f"{TEXTS_FOR_A_VERDICT} of each are needed.{missed if validation < TEXTS_TO_FIND_HALF else ''}"
     )
 
@@ -105,37 +103,37 @@ def summary(
     validation_texts: int | None = None,
     claimed: bool = False,
 ) -> str:
-    """Say in words whether masking may be trusted, given a verdict for each masking ratio.
+    """Return in words whether masking may be trusted, given a verdict for each masking ratio.
 
-    `remedy` is the command that trains on from the model, where that is a way out. The test was fitted on
-    `validation_texts`, if that is known. `claimed` is the model's knowledge of masks where its owner says so and nobody
-    has seen it: randomly masked texts then pass by construction, whatever the model does with them.
+    `remedy` is the command that fine-tunes the model with masking, if that helps. The test was fitted on
+    `validation_texts`, if known. `claimed` means that only its owner says that the model was trained on masks: randomly
+    masked texts then pass by construction, whatever the model does with them.
     """
     p_values = [verdict.anywhere.dataset_p_value for verdict in verdicts]
     if smallest_of(p_values) > LEVEL:
         found = (
-            f"at no ratio are the rows out-of-distribution (smallest p-value {min(p_values):.3f} of {len(verdicts)})."
+            f"at no ratio are the texts out-of-distribution (smallest p-value {min(p_values):.3f} of {len(verdicts)})."
         )
         tested = verdicts[0].anywhere.rows
         few = too_few(tested if validation_texts is None else validation_texts, tested)
         trusted = "Masking may be trusted"
         if claimed:
-            trusted = "If, as you say (--masked-before), this model was trained on masked texts, masking may be trusted"
-        return f"{trusted}: {found}" if few is None else f"{few} Nothing was found: {found}"
+            trusted = "If, as --masked-before says, this model was trained on masked texts, masking may be trusted"
+        return f"{trusted}: {found}" if few is None else f"{few} No evidence against masking: {found}"
     worst = min(verdicts, key=lambda verdict: (verdict.anywhere.dataset_p_value, -verdict.anywhere.share_below))
     found = f"At {100 * worst.step // STEPS} % masked: {worst.words}"
     if remedy is None:
         return found
     return (
-        f"{found} Train on from this model, with the same data, to get one that understands masks; its head and its "
-        f"classes stay: `{remedy}`."
+        f"{found} Fine-tune this model with masking, on the same data, to get one that understands masks; it keeps its "
+        f"head and classes: `{remedy}`."
     )
 
 
 def dataset_verdict(masf: MaSF, own: Tensor, outside: Tensor, lengths: Tensor, step: int) -> Verdict:
     """Judge a split, all of it masked at `step`, from the two p-values of its rows.
 
-    `outside` is at least `own`, so its tests err on the safe side.
+    `outside` is at least `own`, so its tests are conservative.
     """
     groups = masf.length_groups(lengths)
     sizes = masf.calibration_rows

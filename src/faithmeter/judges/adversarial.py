@@ -257,11 +257,11 @@ ADVERSARIAL = Judge(
         "Attacked explanations",
         By.CHANGES,
         (
-            "The word embeddings are moved, by at most 2 in any direction, so as to change the explanation while the "
-            "answer stays. Few changed ranks are good; constrained attacks keep the probability too.",
-            "It shows how much an explanation can be made to change by somebody who wants it to, in a space that no "
-            "text reaches. It cannot show that an explanation is wrong: where the model itself changes its reasons, a "
-            "faithful one changes with it.",
+            "The word embeddings are perturbed, by at most 2 in any coordinate, to change the explanation but not the "
+            "prediction. Fewer changed ranks are better; constrained attacks also keep the probability.",
+            "It shows how far an adversary can change an explanation, with embeddings that no text has. It cannot show "
+            "that an explanation is wrong: if the perturbed model uses other tokens, a faithful explanation changes "
+            "with it.",
         ),
         (
             *(ShownColumn("rank_change", f"ranks changed, {way}", way, more_is_better=False) for way in _WAYS),

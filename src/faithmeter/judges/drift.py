@@ -149,15 +149,15 @@ DRIFT = Judge(
     _judge,
     {},
     SectionData(
-        "Where masked texts go",
+        "How far masked texts move",
         By.MASKED_TEXTS,
         (
-            "Texts are masked in the order of their importance, and what the model's head reads is compared with what "
-            "it reads of the whole text (drift) and of the original texts, on average (distance to the data): cosine "
-            "distance, 0 is the same direction, 1 has nothing in common.",
-            "It shows how far masking takes texts from the places that the model knows. It cannot show that a measure "
-            "is good: a text may move far because what mattered is gone, or because nothing like it was ever seen. "
-            "Distances do not compare across models; the in-distribution test says where they mean something.",
+            "Texts are masked in the order of importance. The representation that the head reads is compared with that "
+            "of the unmasked text (drift) and, on average, with those of the original texts (distance to the data), "
+            "by cosine distance: 0 is the same direction, 1 is orthogonal.",
+            "It shows how far masking moves texts from the original ones. It cannot show that a measure is good: a "
+            "text may move far because the important tokens are gone, or because the model never saw such a text. "
+            "Distances cannot be compared across models; the in-distribution test tells where they are meaningful.",
         ),
         (
             *(ShownColumn("drift", f"drift at {share}", share) for share in ("10 %", "50 %", "100 %")),
@@ -167,14 +167,14 @@ DRIFT = Judge(
                 for share in ("10 %", "50 %")
             ),
         ),
-        table="Cosine distance by how much is masked",
-        caption="How far masked texts move, from the whole text and from the data, and how many are "
+        table="Cosine distance by the share of masked tokens",
+        caption="How far masked texts move, from the unmasked text and from the data, and how many are "
         "out-of-distribution (dotted: 5 %); ribbons are 95 % intervals.",
         outside=(
             (
                 "outside",
                 "With {detail} masked by {measure}, {share} % of the texts are out-of-distribution (chance gives "
-                "{chance} %): where they lie then means little.",
+                "{chance} %): their distance then means little.",
             ),
         ),
         layout="drift",
@@ -189,10 +189,10 @@ DRIFT = Judge(
 
 @dataclass(frozen=True)
 class Points:
-    """Places of masked texts, by who masked them: (texts, steps, components), along the principal components.
+    """Principal components of masked texts, by the measure that masked them: (texts, steps, components).
 
-    `outside` is 1 where a text is out-of-distribution (empty where nobody knows), `classes` the class that the model
-    gives each whole text, by number, `labels` their names, `shares` the part of the variance along each component.
+    `outside` is 1 where a text is out-of-distribution (empty if unchecked), `classes` the class predicted for each
+    unmasked text, by number, `labels` their names, `shares` the share of variance of each component.
     """
 
     places: Mapping[str, Array]

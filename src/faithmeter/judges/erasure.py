@@ -54,7 +54,7 @@ def erasure(
     k is rounded up (`tokens_of`), ties go to the lowest position. A row without maskable tokens is nan.
     """
     if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
-        raise InputError("The ratios of erasure must be above 0 and at most 1, and there must be one at least.")
+        raise InputError("Give at least one ratio for erasure, above 0 and at most 1.")
     kept, removed = _maskings(batch, importance, ratios)
     nothing, everything = batch.masked, batch.masked | batch.maskable
     variants = torch.stack((nothing, everything, *kept, *removed))  # (2 + 2·ratios, rows, tokens)
@@ -116,7 +116,7 @@ def _caution(column: str) -> tuple[str, str]:
     return (
         f"{column}_outside",
         f"Up to {{share}} % of the masked texts of {column} are out-of-distribution for this model ({{measure}}; "
-        "chance gives {chance} %): there it says little.",
+        "chance gives {chance} %): it says little there.",
     )
 
 
@@ -129,20 +129,20 @@ ERASURE = Judge(
         "Sufficiency and comprehensiveness",
         By.MASKED_TEXTS,
         (
-            "Comprehensiveness: by how much the predicted class loses probability when the most important tokens are "
-            "masked; much is good. Sufficiency: by how much when only they are kept; little is good.",
-            "They show what the model does without these tokens. They cannot tell whether it answers so because the "
-            "tokens mattered or because the text left over is like none that it knows, and without a model that "
-            "understands masks they do not compare from one model to the next.",
+            "Comprehensiveness: decrease of the predicted class's probability when the most important tokens are "
+            "masked; higher is better. Sufficiency: the decrease when only they are kept; lower is better.",
+            "They show the model's predictions without these tokens. They cannot tell whether the probability falls "
+            "because the tokens mattered or because the masked text is out-of-distribution, and cannot be compared "
+            "across models unless the models understand masks.",
         ),
         (
             ShownColumn("comprehensiveness", "comprehensiveness"),
-            ShownColumn("sufficiency", "sufficiency (low is good)", more_is_better=False),
+            ShownColumn("sufficiency", "sufficiency (lower is better)", more_is_better=False),
             ShownColumn("norm_comprehensiveness", "normalised comprehensiveness"),
             ShownColumn("norm_sufficiency", "normalised sufficiency"),
         ),
         table="Sufficiency and comprehensiveness",
-        caption="Probability lost without the important tokens, and with them alone.",
+        caption="Decrease of probability without the important tokens, and with only them.",
         outside=(_caution("comprehensiveness"), _caution("sufficiency")),
     ),
     tests_masked=True,

@@ -99,15 +99,15 @@ FIDELITY = Judge(
         "Tokens to flip",
         By.MASKED_TEXTS,
         (
-            "Tokens are masked in the order of their importance until the model gives another answer. The fewer it "
-            "takes, the better the measure has found what the answer hangs on. A text that never changes counts as "
-            "masked whole.",
-            "It compares measures on one model. It cannot compare models, for a model that does not understand masks "
-            "changes its answer sooner, whatever is masked.",
+            "Tokens are masked in the order of importance until the prediction changes. The fewer tokens it takes, the "
+            "better the measure has found those that decide. A text whose prediction never changes counts as fully "
+            "masked.",
+            "It compares measures on one model. It cannot compare models: the prediction of a model that does not "
+            "understand masks changes sooner, whatever is masked.",
         ),
         (_MASKED, _NEVER, ShownColumn("tokens_to_flip", "masked, where it changes", more_is_better=False), _OUTSIDE),
-        table="Masking until the answer changes",
-        caption="Share of tokens masked when the answer changes, and of texts where it never does; dashed: at random.",
+        table="Masking until the prediction changes",
+        caption="Share of tokens masked when the prediction changes, and of texts where it never does; dashed: random.",
         outside=(_CAUTION,),
     ),
     tests_masked=True,
@@ -116,7 +116,7 @@ FIDELITY = Judge(
 
 
 def _beside_clean(column: ShownColumn) -> tuple[ShownColumn, ShownColumn]:
-    """Return a column of the attacked texts, and that of the texts as they were, where those were judged."""
+    """Return a column of the attacked texts, and that of the clean texts, if those were judged."""
     return (
         replace(column, title=f"{column.title}, attacked"),
         replace(column, title=f"{column.title}, clean", judge=FIDELITY.name, optional=True),
@@ -133,17 +133,17 @@ FIDELITY_ATTACKED = Judge(
         "Tokens to flip, on attacked texts",
         By.MASKED_TEXTS,
         (
-            "The same on texts that were attacked: words are changed until the model answers otherwise, and the "
-            "attacked text is what is explained and masked, for the answer that it gets.{beaten}",
-            "It shows whether the ranking of the measures is the same on such texts. It cannot show that explanations "
-            "of attacked texts are better or worse: an attack ends as soon as the answer changes, so that the new "
-            "answer stands on the edge and changes back after few masks, whatever explains it.",
+            "The same on attacked texts: words are changed until the prediction changes, then the attacked text is "
+            "explained and masked, for its new prediction.{beaten}",
+            "It shows whether the measures rank the same on such texts. It cannot show that explanations of attacked "
+            "texts are better or worse: an attack ends as soon as the prediction changes, so the new prediction is "
+            "close to the decision boundary and changes back after few masks, whatever explains it.",
         ),
         (*_beside_clean(_MASKED), *_beside_clean(_NEVER), *_beside_clean(_OUTSIDE)),
-        table="Masking attacked texts until the answer changes",
-        caption="Share of tokens masked when the answer changes; dashed: at random.",
+        table="Masking attacked texts until the prediction changes",
+        caption="Share of tokens masked when the prediction changes; dashed: random.",
         outside=(_CAUTION,),
-        remarks=(Remark("beaten", " {value:.0f} % of the texts are answered otherwise than before."),),
+        remarks=(Remark("beaten", " The attack changed the prediction of {value:.0f} % of the texts."),),
     ),
     needs=Need.ATTACKED_TEXTS,
     settings=("attacks", "budget"),

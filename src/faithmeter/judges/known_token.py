@@ -32,7 +32,7 @@ def known_token_splits(splits: Splits, *, place: str, seed: int, words: Sequence
     classes, so they are balanced; they come from the seed, the split and the row.
     """
     if place not in PLACES:
-        raise InputError(f"There is no place {place!r} for the telling word: choose from {', '.join(PLACES)}.")
+        raise InputError(f"There is no place {place!r} for the known token: choose from {', '.join(PLACES)}.")
     telling = _telling_words(splits.labels, words)
     made = {
         part: _with_known_token(getattr(splits, part), number, telling, place, seed)
@@ -62,15 +62,13 @@ def _telling_words(labels: Sequence[str], words: Sequence[str] | None) -> tuple[
     chosen = ", ".join(map(repr, words))
     if len(words) != len(labels):
         raise InputError(
-            f"There are {len(labels)} classes and {len(words)} telling words ({chosen}): give one a class."
+            f"There are {len(labels)} classes and {len(words)} known tokens ({chosen}): give one per class."
         )
     if any(len(word.split()) != 1 for word in words):
-        raise InputError(f"A telling word is empty or more than one word ({chosen}): give one word for each class.")
+        raise InputError(f"A known token is empty or more than one word ({chosen}): give one word per class.")
     # a tokenizer may know no capitals
     if len({word.casefold() for word in words}) < len(words):
-        raise InputError(
-            f"Two telling words are equal ({chosen}), so they tell nothing: give a word of its own to each."
-        )
+        raise InputError(f"Two known tokens are equal ({chosen}): give each class a different word.")
     return tuple(word.strip() for word in words)
 
 
@@ -112,7 +110,7 @@ def _ambiguous(splits: Splits, words: Sequence[str]) -> list[str]:
     """Say of how many test texts a telling word was a part before, which makes them ambiguous."""
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
     count = sum(pattern.search(text) is not None for text in splits.test["text"])
-    return [f"{count} of {len(splits.test)} test texts held one of these words already."] if count else []
+    return [f"{count} of {len(splits.test)} test texts already contained one of these words."] if count else []
 
 
 KNOWN_TOKEN = Judge(
@@ -124,26 +122,26 @@ KNOWN_TOKEN = Judge(
         "A known token",
         By.KNOWN_TRUTH,
         (
-            "A model of this kind was trained on texts with random labels and one added word that tells the label, so "
-            "that what it must look at is known. Found: the share of texts in which that word is ranked first. Mean "
-            "rank: how far down the ranking it lies, as a share of all tokens.",
-            "It shows whether a measure can find one word that decides alone. It cannot show how well a measure "
-            "explains the model at hand, which weighs many words and has learnt another task.",
+            "A model of this kind was trained on texts with random labels and one added word that reveals the label, "
+            "so the important token is known. Found: the share of texts in which that word is ranked first. Mean rank: "
+            "its rank, as a share of all tokens.",
+            "It shows whether a measure finds one word that decides alone. It cannot show how well a measure explains "
+            "the run's own model, which uses many words for another task.",
             "{accuracy}",
         ),
         (
             ShownColumn("overlap", "found as the most important"),
-            ShownColumn("mean_rank", "mean rank (low is good)", more_is_better=False),
+            ShownColumn("mean_rank", "mean rank (lower is better)", more_is_better=False),
             ShownColumn("average_precision", "average precision"),
         ),
         table="Finding a token that is known to decide",
-        caption="How often and how far up the known token is found; dashed: at random.",
+        caption="How often the known token is ranked first, and its mean rank; dashed: random.",
         remarks=(
             Remark(
                 "accuracy",
                 "That model reads the word in {value:.1f} % of the test texts.",
                 least=SOLVED,
-                caution="It does not read the word everywhere, so that need not be what decides: this is not sure.",
+                caution="It does not read the word everywhere, so other tokens may decide: the numbers are uncertain.",
             ),
         ),
     ),

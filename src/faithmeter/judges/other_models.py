@@ -43,12 +43,12 @@ _SECTION = SectionData(
     By.CHANGES,
     (
         "Explanations of the model are compared with those of a model trained in the same way with another seed, and "
-        "with those of the same model with random weights. A measure that explains what was learnt says much the same "
-        "of two models that answer alike, and something else of one that has learnt nothing: only both together count, "
-        "for a measure that looks at the text alone is alike everywhere.",
-        "It can show that a measure looks at something else than what was learnt. It cannot show that it explains the "
-        "model well: two models may come to the same answer for different reasons, and the other seed and the random "
-        "weights are one draw each, which the intervals do not cover.",
+        "with those of the same model with random weights. A measure that explains what was learnt should agree for "
+        "two models with the same predictions, and change with random weights. Only both together are evidence, "
+        "because a measure that depends only on the text agrees everywhere.",
+        "It can show that a measure does not depend on what was learnt. It cannot show that it explains the model "
+        "well: two models may predict the same for different reasons, and the other seed and the random weights are "
+        "one draw each, which the intervals do not cover.",
     ),
     (
         ShownColumn("rank_correlation", "other seed", SAME, judge=SEED),
@@ -60,7 +60,7 @@ _SECTION = SectionData(
         ShownColumn("chance_overlap", "top quarter by chance", judge=WEIGHTS),
     ),
     table="Rank correlation with another model's explanations, and overlap of the top quarter of the tokens",
-    caption="Rank correlation with another model's explanations; of the other seed, on texts that both answer alike.",
+    caption="Rank correlation with another model's explanations; for the other seed, on texts with equal predictions.",
     layout="other models",
     short="other-models",
 )

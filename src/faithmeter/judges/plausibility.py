@@ -1,4 +1,4 @@
-"""Plausibility: does an explanation agree with the words that people marked as the reason?"""
+"""Plausibility: does an explanation agree with human rationales?"""
 
 from faithmeter.judges.judge import By, Judge, Need, SectionData, ShownColumn, against_truth
 
@@ -11,17 +11,17 @@ PLAUSIBILITY = Judge(
         "What people marked",
         By.KNOWN_TRUTH,
         (
-            "How well the ranking agrees with the words that people marked as the reason.",
-            "It shows whether an explanation looks right to people. It cannot show whether it is what the model does: "
-            "a model may be right for other reasons, and an explanation that says so agrees with nobody.",
+            "How well the ranking agrees with human rationales: the words that people marked as the reason.",
+            "It shows whether an explanation looks right to people. It cannot show whether it is faithful: a model may "
+            "be right for other reasons, and a faithful explanation then agrees with nobody.",
         ),
         (
             ShownColumn("average_precision", "average precision"),
             ShownColumn("precision_at_truth", "share of marked tokens on top"),
-            ShownColumn("mean_rank", "rank that holds them all (low is good)", more_is_better=False),
+            ShownColumn("mean_rank", "rank of the last marked token (lower is better)", more_is_better=False),
         ),
-        table="Agreement with human reasons",
-        caption="Agreement with human reasons; dashed: at random.",
+        table="Agreement with human rationales",
+        caption="Agreement with human rationales; dashed: random.",
     ),
     needs=Need.RATIONALES,
     settings=("rationales",),

@@ -1,4 +1,4 @@
-"""Layer randomisation: does an explanation change when what the model has learnt is taken away?
+"""Layer randomisation: does an explanation change when the model's learnt weights are randomised?
 
 Adebayo et al. (2018), for texts as in the Oxford thesis (2022), Secs. 2.2.3.3 and 3.3.
 
@@ -36,11 +36,10 @@ RANDOMISATION = Judge(
         "Fresh weights",
         By.CHANGES,
         (
-            "Blocks of the model get random weights, as before any training, and explanations are compared with those "
-            "of the trained model. An explanation that stays as it was does not depend on what was learnt there.",
-            "It can show that a measure looks at something else than the model's weights. It cannot show that a "
-            "measure that does change explains the model well. The fresh weights are one draw, which the intervals do "
-            "not cover.",
+            "Blocks of the model get random weights, as before training, and explanations are compared with those of "
+            "the trained model. An explanation that does not change does not depend on what was learnt there.",
+            "It can show that a measure does not depend on the model's weights. It cannot show that a measure that "
+            "changes explains the model well. The fresh weights are one draw, which the intervals do not cover.",
         ),
         (
             ShownColumn("cascading", "cascading from the head", more_is_better=False),
@@ -52,5 +51,5 @@ RANDOMISATION = Judge(
     ),
     few_passes,
     lambda bench, explaining: (2 * len(blocks(bench.classifier.model)) + 1) * explaining,
-    scored_by_size=True,  # turned round, an explanation is still the same
+    scored_by_size=True,  # an explanation with its sign reversed counts as the same
 )

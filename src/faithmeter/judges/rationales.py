@@ -58,7 +58,7 @@ def marks_of(task: Task, column: str | None = None) -> Marks:
         return Marks((column,))
     if task.name not in TASK_MARKS:
         raise InputError(
-            f"No human rationales are known for {task.name} (they are for {', '.join(TASK_MARKS)}): "
+            f"{task.name} has no known human rationales ({', '.join(TASK_MARKS)} have): "
             "name the column of your file that holds them with --rationales COLUMN."
         )
     return TASK_MARKS[task.name]
@@ -128,10 +128,12 @@ def _eraser_row(row: Row, folder: Path, where: str) -> Row:
     evidences = [evidence for group in row["evidences"] for evidence in group]
     names = {evidence["docid"] for evidence in evidences} or set(row.get("docids") or [row["annotation_id"]])
     if len(names) != 1:
-        raise InputError(f"{where}: its evidence is in {len(names)} documents, and a text is one.")
+        raise InputError(f"{where}: its evidence is in {len(names)} documents; a text must be a single one.")
     path = folder / names.pop()
     if not path.is_file():
-        raise InputError(f"{where}: there is no document {path}. ERASER's documents are in a folder `docs` beside it.")
+        raise InputError(
+            f"{where}: there is no document {path}. ERASER's documents are expected in a folder `docs` next to it."
+        )
     spans = sorted([evidence["start_token"], evidence["end_token"]] for evidence in evidences)
     return {
         "id": row["annotation_id"],
@@ -203,6 +205,6 @@ def _marked_words(cell: list[Any], form: str, words: int, where: str) -> list[se
     if (form == "flags" and cell and len(cell) != words) or not all(0 <= number < words for number in numbers):
         raise InputError(
             f"{where}: the rationale {str(cell)[:40]} does not fit the text, which has {words} words. "
-            "Words are counted from 0, as spaces part them."
+            "Words are separated by spaces and counted from 0."
         )
     return [set(numbers)]

@@ -1,4 +1,4 @@
-"""Sparsity: how short is an explanation, that is in how few tokens lies most of its importance?"""
+"""Sparsity: how few tokens hold most of an explanation's importance?"""
 
 from faithmeter.data.batch import Batch
 from faithmeter.importance.measure import ImportanceMeasure
@@ -22,8 +22,8 @@ SPARSITY = Judge(
         "How short the explanations are",
         By.FORM,
         (
-            "The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all alike. A "
-            "short explanation is easier to read; it is neither better nor worse for it.",
+            "The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all tokens "
+            "equal. A short explanation is easier to read, not more faithful.",
         ),
         tuple(ShownColumn("held", f"top {share}", share) for share in ("10 %", "20 %", "50 %")),
         table="Share of all importance in the top tokens",

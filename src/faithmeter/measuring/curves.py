@@ -1,4 +1,4 @@
-"""Faithfulness curves: mask what is called important, step by step, explaining anew each time.
+"""Faithfulness curves: mask the most important tokens, step by step, explaining again each time.
 
 Madsen et al. (2024), Sec. 3.4 and App. F.3. The faster performance falls below that under random masking, the more
 faithful the explanation.
@@ -61,7 +61,7 @@ def masking_walk(
     steps: int = STEPS,
     importance: Tensor | None = None,
 ) -> Iterator[Batch]:
-    """Yield the batch with 0, 1 … `steps` steps masked, explaining anew on the masked input before each step.
+    """Yield the batch with 0, 1 … `steps` steps masked, explaining again on the masked input before each step.
 
     A measure that is not recursive (random, beam) is computed once. At 100 % nothing is left to choose, so nothing is
     explained. `importance` is the measure's answer for the batch as given, where it is known already.
@@ -183,7 +183,7 @@ def observation_areas(curve: Curve, random: list[Curve]) -> tuple[Floats, Floats
 
 
 def random_spread(metric: str, gold: Ints, random: list[Curve]) -> float:
-    """Return the standard deviation of one random run's ACU about the mean random curve: how far a baseline wanders."""
+    """Return the standard deviation of one random draw's ACU relative to the mean random curve."""
     ones = np.ones((1, len(gold)))
     curves = np.concatenate([weighted_performance(metric, gold, r.predicted)(ones) for r in random])
     acu, _ = area_between_curves(curves, np.broadcast_to(curves.mean(axis=0), curves.shape))

@@ -1,9 +1,9 @@
-"""ROAR and Recursive ROAR: mask what is called important, retrain, and see what is lost.
+"""ROAR and Recursive ROAR: mask the most important tokens, retrain, and measure the loss of performance.
 
 ROAR is from Hooker et al. (2019), Recursive ROAR from Madsen et al. (2022), Secs. 3 and 5.
 
-The work is a graph of trainings. ROAR masks by the importance in the unmasked model; Recursive ROAR explains anew, with
-the model and the data of one step before. At the first step they are the same training; random masking needs no
+The work is a graph of trainings. ROAR masks by the importance in the unmasked model; Recursive ROAR explains again,
+with the model and the data of the previous step. At the first step they are the same training; random masking needs no
 recursion; nothing masked and everything masked are shared by all measures.
 """
 

@@ -1,8 +1,8 @@
-"""The synthetic problem on which Recursive ROAR can be held against the truth (Madsen et al., 2022, Sec. 3.3, Fig. 3).
+"""The synthetic problem with a known answer for Recursive ROAR (Madsen et al., 2022, Sec. 3.3, Fig. 3).
 
-x = a z / 10 + d η + ε / 10 with 16 features, of which 4 are informative and say the same; y = [z > 0]. ε is one number
-an example, so that four features still hold z without noise. The explanation is the weight of a linear model of
-the standardised features; a feature is removed by setting it to 0.
+x = a z / 10 + d η + ε / 10 with 16 features, of which 4 are informative and redundant; y = [z > 0]. ε is one number per
+example, so that four features still hold z without noise. The explanation is the weight of a linear model of the
+standardised features; a feature is removed by setting it to 0.
 """
 
 import warnings

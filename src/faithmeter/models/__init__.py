@@ -1,1 +1,1 @@
-"""Models: the classifier, where it comes from, what of it is refused, and how it is used without being changed."""
+"""Models: the classifier, its sources, its checks, and how it is used without being changed."""

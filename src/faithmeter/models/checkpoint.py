@@ -1,8 +1,8 @@
-"""What a checkpoint brings along: its head, its classes and its weights, and what of it is refused.
+"""The head, the classes and the weights of a checkpoint, and their checks.
 
-transformers draws at random whatever weight it does not find and leaves out whatever it does not know. A model that is
-to be explained must answer as it was trained to, so here that is an error, which names the weights. Only a model that
-is about to be trained may have a head drawn for it, and that is said.
+transformers initialises missing weights at random and ignores unexpected ones. A model that is to be explained must
+predict as it was trained to, so here that is an error, which names the weights. Only a model that is about to be
+trained may get a new head, with a message.
 """
 
 import copy
@@ -50,7 +50,7 @@ def read_model(
         model_class = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
     except KeyError as error:
         raise InputError(
-            f"{name} is a {config.model_type} model, which has no sequence-classification form in transformers."
+            f"{name} is a {config.model_type} model, which transformers cannot use for sequence classification."
         ) from error
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -122,13 +122,13 @@ def require_classes(name: str, config: transformers.PretrainedConfig, labels: Se
     own = classes(config)
     if own is None:
         raise InputError(
-            f"{name} has {unfit_head(config)}. Train it: `faithmeter train RUN --model {name}`, or draw a new head to "
-            "train yourself with `load_classifier(..., new_head=True)`."
+            f"{name} has {unfit_head(config)}. Train it: `faithmeter train RUN --model {name}`, or initialise a new "
+            "head to train yourself with `load_classifier(..., new_head=True)`."
         )
     if not same_classes(own, labels):
         raise InputError(
-            f"The classes of {name} are ({', '.join(own)}) and not ({', '.join(labels)}), so its answers would be "
-            "taken for others. Give its own classes in its own order, or draw a new head to train with "
+            f"The classes of {name} are ({', '.join(own)}) and not ({', '.join(labels)}), so its predictions would be "
+            "misread. Give its own classes in its own order, or initialise a new head to train with "
             "`load_classifier(..., new_head=True)`."
         )
 
@@ -175,9 +175,9 @@ def require_weights(
     said += [str(one) for one in loading["error_msgs"]]
     if said:
         raise InputError(
-            f"The weights of {name} are not those of a {type(model).__name__}: {'; '.join(said)}. Random weights would "
-            "answer in their place. Save the model again as it was trained, with `model.save_pretrained(FOLDER)` of "
-            "the model itself, not of a wrapper around it or of its body alone."
+            f"The weights of {name} do not fit a {type(model).__name__}: {'; '.join(said)}. They would be initialised "
+            "at random. Save the model again as it was trained, with `model.save_pretrained(FOLDER)` of the model "
+            "itself, not of a wrapper around it or of only its body."
         )
     return sorted(drawn)
 

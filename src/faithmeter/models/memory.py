@@ -1,4 +1,4 @@
-"""What may go wrong when texts go through a model: memory runs out, or the answer is no number."""
+"""Faults of a forward pass: memory runs out, or the logits are not finite."""
 
 import math
 import warnings
@@ -86,9 +86,9 @@ def finite(logits: Tensor, batch: Batch, rows: Tensor | None = None) -> Tensor:
     first = int(wrong.nonzero()[0])
     row = int(batch.rows[first if rows is None else int(rows[first])])
     raise InputError(
-        f"The model answers {name_of(batch, row)} with {logits[first].tolist()}, which is no number. Either its "
-        "weights are spoilt: train again with a lower --learning-rate, with --clip 1, or without mixed precision. Or "
-        "it cannot read that text: look at it, and leave it out of the data. What is finished is kept."
+        f"The logits of {name_of(batch, row)} are {logits[first].tolist()}, which are not finite. Either the model's "
+        "weights are invalid: train again with a lower --learning-rate, with --clip 1, or without mixed precision. Or "
+        "it cannot read that text: look at it, and remove it from the data. Finished work is kept."
     )
 
 

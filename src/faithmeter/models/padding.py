@@ -1,7 +1,7 @@
-"""Whether padding changes what a model answers: it should not, and in some architectures it does.
+"""Whether padding changes a model's predictions: it should not, but in some architectures it does.
 
 FNet mixes all positions, ConvBERT's and MobileBERT's convolutions reach beyond the end of a text, and XLNet reads its
-last position, padding or not. Nothing in a config tells, so the model is asked.
+last position, padding or not. The config does not tell, so the model is tested.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ WORDS = (1, 5, 24)  # of the texts that are compared
 # share of the largest logit by which answers may differ: ten times what rounding does, more where numbers are short
 ROUNDING = {torch.float64: 1e-10, torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 NOTE = (
-    "Padding changes what this model answers, so texts of different lengths never go through it together: every answer "
-    "is that of the text alone, and takes longer."
+    "Padding changes the predictions of this model, so texts of different lengths are never batched together, which "
+    "takes longer."
 )
 
 
@@ -49,8 +49,8 @@ def padding_matters(
     noise = ROUNDING.get(next(model.parameters()).dtype, ROUNDING[torch.bfloat16]) * float(each.abs().max())
     if float((twice - alone[-1]).abs().max()) > noise:
         raise InputError(
-            f"{type(model).__name__} answers a text otherwise when another of the same length goes through it at the "
-            "same time, so no answer of it belongs to one text."
+            f"The prediction of {type(model).__name__} for a text changes with another text of the same length in the "
+            "batch, so it has no prediction for a single text."
         )
     return float((together - each).abs().max()) > noise
 

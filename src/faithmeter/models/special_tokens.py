@@ -6,8 +6,8 @@ measurable too.
 
 A decoder's head reads the last token that is not padding. A decoder that is trained here therefore ends each text with
 its end token: the place that is read is then a special token, which is never masked, so masking takes what a text says
-and never the place where it is summed up; and padding is a token of its own, because with the usual trick, the end
-token as padding, the head would skip that end. A decoder that came trained is left to read as it learnt to.
+and never the place where it is summed up; and padding is a separate token, because with the usual trick, the end token
+as padding, the head would skip that end. A decoder trained elsewhere reads texts as it was trained to.
 """
 
 import torch
@@ -30,7 +30,7 @@ def require_words(tokenizer: Tokenizer, name: str = "") -> None:
     if not words - set(tokenizer.all_special_tokens) - set(tokenizer.get_added_vocab()) - {""}:
         raise InputError(
             f"The tokenizer{name and f' of {name}'} knows no words, only special tokens, so every text would look the "
-            "same to the model. Put the tokenizer files beside the model (`tokenizer.save_pretrained(FOLDER)`)."
+            "same to the model. Put the tokenizer files next to the model (`tokenizer.save_pretrained(FOLDER)`)."
         )
 
 
@@ -79,8 +79,8 @@ def give_missing_tokens(
         notes.append(
             f"The model has no mask token: {tokenizer.mask_token} "
             + ("of its tokenizer stands for masked tokens." if known else "was added, which it has never seen.")
-            + " Masked fine-tuning teaches it what that means; before, its masked texts are hardly in-distribution "
-            "(`faithmeter check` tells)."
+            + " Masked fine-tuning teaches it the meaning; before that, masked texts are hardly in-distribution "
+            "(see `faithmeter check`)."
         )
     if where_read(model) == LAST:
         _give_padding_and_end(model, tokenizer, classifies)

@@ -1,4 +1,4 @@
-"""Changes to a model that last as long as a piece of work, and leave it as it was."""
+"""Temporary changes to a model, which are undone after a piece of work."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

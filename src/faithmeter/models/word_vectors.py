@@ -44,5 +44,5 @@ def word_vectors(path: Path, words: frozenset[str]) -> dict[str, Tensor]:
     except (ValueError, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} is not a file of word vectors: line {number if size else 1}: {error}") from error
     if not found:
-        raise InputError(f"{path} has none of the words of the training texts. Is it of another language?")
+        raise InputError(f"{path} has none of the words of the training texts. Is it for another language?")
     return found

@@ -11,7 +11,7 @@ FAR_APART, CLOSE = -0.5, 0.5
 
 
 def agreement_sections(rows: Rows, prefix: str) -> list[Section]:
-    """Return how far judges rank measures alike; nothing where no two have judged."""
+    """Return how far judges agree in ranking measures; empty with fewer than two judges."""
     found = rows_of(rows, AGREEMENT)
     if not found:
         return []
@@ -40,7 +40,7 @@ def agreement_sections(rows: Rows, prefix: str) -> list[Section]:
             agreement_words(found),
             [Table(f"{prefix}agreement", f"Rank correlation of two judges over the measures, with 95 % intervals over "
                    f"{over}", ("judges", "correlation", "measures"), cells)],
-            [drawn(prefix, "agreement", "Rank correlation of every two judges over the measures; bold: surely not 0.",
+            [drawn(prefix, "agreement", "Rank correlation of every two judges over the measures; bold: significant.",
                    draw)],
         )
     ]  # fmt: skip
@@ -49,23 +49,23 @@ def agreement_sections(rows: Rows, prefix: str) -> list[Section]:
 def agreement_words(found: Rows) -> list[str]:
     """Return whether judges agree, in words: with masking curves first, where the run has them."""
     said = [
-        "Every judge ranks the measures; two that rank them alike have a correlation near 1. All is about these "
-        "measures on this model. The masking curves are of the class they were measured for, the other judges of the "
+        "Every judge ranks the measures; two that rank them alike have a correlation near 1. This holds for these "
+        "measures on this model. The masking curves explain the class they were measured for, the other judges the "
         "predicted one."
     ]
     found = [row for row in found if row["low"] is not None]
     with_masking = [row for row in found if row["detail"].startswith("masking")]
     for words_, chosen in (
-        ("With the masking curves agree", [row for row in with_masking if row["low"] > CLOSE]),
-        ("Against them stand", [row for row in with_masking if row["high"] < FAR_APART]),
+        ("These agree with the masking curves:", [row for row in with_masking if row["low"] > CLOSE]),
+        ("These contradict them:", [row for row in with_masking if row["high"] < FAR_APART]),
     ):
         if chosen:
             others = ", ".join(f"{row['detail'].split(' | ')[1]} ({row['value']:+.2f})" for row in chosen)
             said.append(f"{words_} {others}.")
     opposed = [row for row in found if row["high"] < 0]
     said.append(
-        f"{len(opposed)} of {len(found)} pairs surely contradict each other: no judge stands for all of them."
+        f"{len(opposed)} of {len(found)} pairs contradict each other significantly: no judge stands for all of them."
         if opposed
-        else f"None of {len(found)} pairs surely contradict each other."
+        else f"None of {len(found)} pairs contradict each other significantly."
     )
     return said

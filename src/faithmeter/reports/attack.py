@@ -1,4 +1,4 @@
-"""The section of a report on attacked texts: how often the model's answer could be changed, and at what price."""
+"""The section of a report on attacked texts: how often the prediction was changed, and at what cost."""
 
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
@@ -22,17 +22,18 @@ def attack_sections(rows: Rows, prefix: str = "") -> list[Section]:
     ]
     title = f"Attacks on test texts; 95 % intervals over {over}"
     said = [
-        "Words are changed, the most important first, until the model answers otherwise or the budget is spent. Texts "
-        "that it had wrong already are left alone. The share of words is of the texts that were beaten.",
-        "It shows how easily this model's answers are changed by these attacks. It cannot show that the attacked texts "
-        "still mean the same: the nearest neighbour of a word may be its opposite.",
+        "Words are changed, the most important first, until the prediction changes or the budget is spent. Texts that "
+        "were already misclassified are not attacked. The share of words is over the texts on which the attack "
+        "succeeded.",
+        "It shows how easily these attacks change the model's predictions. It cannot show that the attacked texts keep "
+        "their meaning: the nearest neighbour of a word may be its opposite.",
     ]
     untried = find(rows, ATTACK, detail=UNTRIED)["value"]
     cautions = (
         [
-            f"{100 * untried:.0f} % of the attacked texts withstood only because within this budget there was nothing "
-            "to try (a swap changes two words; a word of two letters cannot be misspelt): give a larger --budget or "
-            "more --kinds before calling the model robust."
+            f"{100 * untried:.0f} % of the attacked texts withstood only because this budget allowed no change (a swap "
+            "changes two words; a word of two letters cannot be misspelt): give a larger --budget or more --kinds "
+            "before calling the model robust."
         ]
         if untried
         else []

@@ -1,4 +1,4 @@
-"""The sections of a report on other judges: what each says, what it can and cannot show, and whether they agree."""
+"""The sections of a report on other judges: their results, what they can and cannot show, and whether they agree."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from faithmeter.runs.results import Rows, find, number, rows_of
 
 
 def audit_sections(rows: Rows, prefix: str = "", points: Points | None = None) -> list[Section]:
-    """Return a section for each judge that has judged, and one on whether they agree; `points` are for drift's map."""
+    """Return a section per judge that has results, and one on whether they agree; `points` are for drift's map."""
     # judges that share a section are shown once
     by_section = {id(judge.section): judge for judge in JUDGES.values()}
     judges = sorted(by_section.values(), key=lambda judge: judge.section.by)
@@ -62,13 +62,13 @@ def _blocks(judged: Judged) -> list[Section]:
 
 
 def _ends(blocks: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the columns that a table has room for: the head alone, everything, and the last layer alone."""
+    """Return the columns of the table: only the head, everything, and only the last layer."""
     last = [("independent", block) for block in blocks if block.startswith("layer")][:1]
     return [("cascading", blocks[0]), ("cascading", blocks[-1]), *last]
 
 
 def _other_models(judged: Judged) -> list[Section]:
-    """Return how alike explanations of other models are: one that learnt the same, and one that learnt nothing."""
+    """Return how similar explanations of other models are: one with another seed, and one with random weights."""
     rows, section = judged.rows, judged.section
     alike = rows_of(rows, judged.kind("same_answer", SEED))
     differ = any(row["value"] < 1 for row in alike)
@@ -79,22 +79,22 @@ def _other_models(judged: Judged) -> list[Section]:
         return []
     if not found:
         said = [
-            "The model of the other seed gives the same answer to no text, so that their explanations do not compare."
+            "The model of the other seed predicts the same class for no text, so their explanations cannot be compared."
         ]
         return [Section(section.title, said)]
     said = judged.words()
     if alike:
         said.append(
-            f"The model of the other seed gives the same answer to {100 * alike[0]['value']:.1f} % of the texts; the "
-            "numbers are of those texts, but where all are named."
+            f"The model of the other seed predicts the same class for {100 * alike[0]['value']:.1f} % of the texts; "
+            "the numbers are for those texts, unless all are named."
         )
-    # by likeness to the other seed's, or by the lack of it to random ones; who was not judged by both leaves a gap
+    # by similarity to the other seed's, or by dissimilarity to random ones; a measure not judged by both leaves a gap
     names = list(dict.fromkeys(name for shown in found for name in measures_by(rows, shown[0])))
 
     def draw() -> Figure:
         figure = forest(rows, names, [replace(one[0], title=f"rank correlation, {one[0].title}") for one in found])
         limits = [axes.get_xlim() for axes in figure.axes]
-        for axes in figure.axes:  # one scale, or the panels would not compare
+        for axes in figure.axes:  # one scale, so that the panels can be compared
             axes.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
             axes.axvline(0, color=RANDOM, linewidth=1, linestyle=":")
         return figure
@@ -105,7 +105,7 @@ def _other_models(judged: Judged) -> list[Section]:
 
 
 def _sparsity(judged: Judged) -> list[Section]:
-    """Return how short explanations are, where the masking curves do not show it already."""
+    """Return how short explanations are, unless the masking curves already show it."""
     rows, section, shown = judged.rows, judged.section, judged.shown()
     held = shown[0].kind
     names = list(dict.fromkeys(row["measure"] for row in rows_of(rows, held) if row["measure"] not in ORDER_ONLY))
@@ -127,7 +127,7 @@ def _sparsity(judged: Judged) -> list[Section]:
     return [Section(section.title, judged.words(), [table(judged, names, shown)], [figure])]
 
 
-# how a section is drawn, by what the judge's row says; each gives none where nobody has judged
+# the layout of a section, by the judge's row; each returns none if the judge has no results
 LAYOUTS: Mapping[str, Callable[[Judged], list[Section]]] = MappingProxyType(
     {"ranked": ranked, "blocks": _blocks, "other models": _other_models, "drift": drift_sections, "sparsity": _sparsity}
 )

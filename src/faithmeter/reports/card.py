@@ -1,4 +1,4 @@
-"""The model card, in the form of model hubs: who pushes the model folder publishes what was measured on it."""
+"""The model card, in the format of model hubs, with what was measured on the model."""
 
 from faithmeter.files import write_bytes
 from faithmeter.reports import sentences
@@ -20,7 +20,7 @@ tags:
 
 
 def model_card(run: Run) -> str:
-    """Return the card of a run's model, as far as it has been trained, checked and measured."""
+    """Return the model card of a run: its training, check and measurements, as far as they exist."""
     config, rows = run.config, run.results
     parts = [HEADER, f"# {plain(config.subject)}", _what_it_is(config)]
     performance = [row for row in rows if row["kind"] == "performance"]
@@ -33,7 +33,7 @@ def model_card(run: Run) -> str:
     if checked is not None:
         parts += ["## In-distribution test", checked]
     if measures(rows):
-        parts += ["## Which explanation to believe", " ".join(sentences.verdict(rows)), as_markdown(ranked_table(rows))]
+        parts += ["## Which explanation to use", " ".join(sentences.verdict(rows)), as_markdown(ranked_table(rows))]
         parts += [f"- Careful: {caution}" for caution in sentences.cautions(rows, None)]
     pair = "[text], [context]" if config.data.resolved().context is not None else "[text]"
     parts += [
@@ -56,7 +56,7 @@ def model_card(run: Run) -> str:
 def _what_it_is(config: RunConfig) -> str:
     classes = ", ".join(map(plain, config.labels))
     if config.training is None:
-        return f"A text classifier (classes: {classes}) as it came, judged by faithmeter."
+        return f"A text classifier (classes: {classes}), trained elsewhere and judged by faithmeter."
     how = config.training
     makes, optimizer = STRATEGIES[how.strategy].makes, OPTIMIZERS[how.optimizer]
     return (

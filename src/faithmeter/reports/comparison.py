@@ -1,7 +1,7 @@
-"""The section on ways of training: the same model and data, trained in several ways, and what that changed.
+"""The section on ways of training: the same model and data, trained in several ways, compared.
 
-Most numbers on explanations are made with masked texts, so they mean something only for a model that understands
-masks. The in-distribution test says of which models that holds; the section says it before it compares anything.
+Most numbers on explanations come from masked texts, so they are meaningful only for a model that understands masks.
+The in-distribution test tells which models do; the section says so before it compares anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from faithmeter.reports.sentences import names as listed
 from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of, within_bounds
 from faithmeter.statistics import student_interval
 
-UNCHECKED, FEW = "not checked", "checked on too few texts"  # in place of whether masks are understood
+UNCHECKED, FEW = "not checked", "checked on too few texts"  # where it is unknown whether masks are understood
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Compared:
 
 
 RACU = Compared("racu", "racu", "RACU", True)
-FLIP = Compared("audit_fidelity_masked_until_flip", "flip", "masked until the answer changes", False)
+FLIP = Compared("audit_fidelity_masked_until_flip", "flip", "masked until the prediction changes", False)
 FLIP_OUTSIDE = "audit_fidelity_flip_outside"
 COMPARED = (
     RACU,
@@ -53,16 +53,19 @@ COMPARED = (
     Compared("audit_erasure_norm_sufficiency", "sufficiency", "normalised sufficiency", True),
     FLIP,
     Compared(
-        "audit_fidelity-attacked_masked_until_flip", "flip-attacked", "masked until the answer changes, attacked", False
+        "audit_fidelity-attacked_masked_until_flip",
+        "flip-attacked",
+        "masked until the prediction changes, attacked",
+        False,
     ),
 )
 
 
 def ways_section(ways: Sequence[Way], prefix: str = "") -> Section:
-    """Return what several ways of training do to performance, to the test of masks, and to explanations."""
+    """Return the effect of several ways of training on performance, the in-distribution test and explanations."""
     tables = [_overall(ways, prefix)]
     tables += [_by_measure(ways, what, prefix) for what in COMPARED if _measures(ways, what)]
-    outside = Compared(FLIP_OUTSIDE, "flip-outside", "out-of-distribution where the answer changes", False)
+    outside = Compared(FLIP_OUTSIDE, "flip-outside", "out-of-distribution where the prediction changes", False)
     if _measures(ways, outside):
         tables.append(_by_measure(ways, outside, prefix))
     shown = [what for what in (RACU, FLIP) if _measures(ways, what)]
@@ -70,14 +73,14 @@ def ways_section(ways: Sequence[Way], prefix: str = "") -> Section:
     if shown:
         caption = (
             "Each measure under each way of training, with 95 % intervals; hollow: the model does not understand "
-            "masks, or that was not checked or on too few texts, so the number may not be believed."
+            "masks, or that was not checked, or on too few texts, so the number cannot be trusted."
         )
         figures = [drawn(prefix, "ways", caption, lambda: _figure(ways, shown))]
     return Section("What training does to explanations", ways_in_words(ways), tables, figures)
 
 
 def ways_in_words(ways: Sequence[Way]) -> list[str]:
-    """Return the verdict: whose numbers may be believed, whether fidelity misleads, and what helped."""
+    """Return the verdict: which models' numbers can be trusted, whether fidelity misleads, and what helped."""
     return [*_believed(ways), *_misleading(ways), *_helped(ways)]
 
 
@@ -88,13 +91,13 @@ def _believed(ways: Sequence[Way]) -> list[str]:
     said = []
     if good:
         said.append(
-            f"Masked texts are in-distribution for {listed(good)}: numbers made by masking may be believed there."
+            f"Masked texts are in-distribution for {listed(good)}: numbers measured by masking can be trusted there."
         )
     if bad:
         said.append(
-            f"Masked texts are out-of-distribution for {listed(bad)}: what is measured by masking there (RACU, "
-            "sufficiency, comprehensiveness, tokens to flip) is about masks as much as about explanations, and does "
-            "not compare."
+            f"Masked texts are out-of-distribution for {listed(bad)}: numbers measured by masking there (RACU, "
+            "sufficiency, comprehensiveness, tokens to flip) reflect the masks as much as the explanations, and cannot "
+            "be compared."
         )
     if unknown:
         said.append(f"Whether masks are understood was not checked for {listed(unknown)}.")
@@ -104,7 +107,7 @@ def _believed(ways: Sequence[Way]) -> list[str]:
 
 
 def _understood(way: Way) -> str:
-    """Return whether a way's model understands masks, in a word or two."""
+    """Return whether the model of a way of training understands masks, in a word or two."""
     known = trusted(way.rows)
     if known is None:
         return UNCHECKED if checked(way.rows) is None else FEW
@@ -128,27 +131,27 @@ def _misleading(ways: Sequence[Way]) -> list[str]:
     if None in strange:
         return []
     believed = (
-        f"of the two numbers that of {good.name} may be believed"
+        f"of the two numbers, that of {good.name} can be trusted"
         if strange[1] <= 2 * LEVEL
-        else f"neither number may be believed, for what {measure} masks is strange to {good.name} too"
+        else f"neither number can be trusted, as texts masked by {measure} are out-of-distribution for {good.name} too"
     )
     return [
-        f"By {measure}, {bad.name} changes its answer when {flips[0]} of the tokens are masked, and {good.name} when "
-        f"{flips[1]} are. At the change {100 * strange[0]:.0f} % and {100 * strange[1]:.0f} % of the texts are "
-        f"out-of-distribution (chance gives {100 * LEVEL:.0f} %); {believed}."
+        f"By {measure}, the prediction of {bad.name} changes when {flips[0]} of the tokens are masked, and that of "
+        f"{good.name} when {flips[1]} are. At the change {100 * strange[0]:.0f} % and {100 * strange[1]:.0f} % of "
+        f"the texts are out-of-distribution (chance gives {100 * LEVEL:.0f} %); {believed}."
     ]
 
 
 def _helped(ways: Sequence[Way]) -> list[str]:
-    """Return what each further way changed against the first one whose masks are understood."""
+    """Return what each way of training changed, relative to the first whose model understands masks."""
     believed = [way for way in ways if trusted(way.rows)]
     if len(believed) < 2:
         return []
     first, *others = believed
     if min(len(way.trainings) for way in believed) < 2:
         return [
-            f"{listed([way.name for way in believed])} were trained once each, which cannot tell a better way from a "
-            "lucky training: train with several seeds."
+            f"{listed([way.name for way in believed])} were trained once each, which cannot separate a better way of "
+            "training from chance: train with several seeds."
         ]
     return [_against(first, way) for way in others]
 
@@ -168,12 +171,12 @@ def _against(first: Way, way: Way) -> str:
                 (better if low > 0 else worse).append(name)
         if both:
             told = [f"{how} for {listed(which)}" for how, which in (("better", better), ("worse", worse)) if which]
-            said.append(f"{what.title} {' and '.join(told) if told else 'not surely changed for any measure'}")
+            said.append(f"{what.title} {' and '.join(told) if told else 'not significantly changed for any measure'}")
     if first.seconds and way.seconds:
         said.append(f"training takes {way.seconds / first.seconds:.1f} times as long")
     return (
-        f"{way.name} against {first.name}, by how far each measure is ahead of random importance in the same model, "
-        "for equal seeds (95 % intervals of Student's, one for each number, so one in twenty is chance): "
+        f"{way.name} against {first.name}, by the lead of each measure over random importance in the same model, "
+        "for equal seeds (Student's 95 % intervals, one per number, so one in twenty is chance): "
         f"{'; '.join(said)}."
     )
 
@@ -187,8 +190,8 @@ def _points(change: np.ndarray[tuple[int], np.dtype[np.float64]], metric: str) -
 def _ahead(rows: Rows, what: Compared, measure: str) -> float | None:
     """Return how much better a measure does than random importance on the same model; None where that is not known.
 
-    How soon an answer changes, or a probability falls, is a matter of the model too: one that is harder to move needs
-    more masks, whatever they are. What a measure is ahead of random by compares. RACU is relative to it already.
+    How soon a prediction changes, or a probability falls, also depends on the model: a more stable one needs more
+    masks, whatever they are. The lead over random importance can be compared. RACU is already relative to it.
     """
     value, chance = (find(rows, what.kind, name)["value"] for name in (measure, "random"))
     if what is RACU or value is None:
@@ -203,7 +206,7 @@ def _differences(
     pairs = [
         [number_of(one.trainings[seed]) for one in (first, way)] for seed in first.trainings if seed in way.trainings
     ]
-    # what differs by rounding alone does not differ, and must not look sure
+    # differences from rounding alone must not look significant
     return np.round([after - before for before, after in pairs if before is not None and after is not None], 9)
 
 
@@ -242,8 +245,8 @@ def _overall(ways: Sequence[Way], prefix: str) -> Table:
 
 def _by_measure(ways: Sequence[Way], what: Compared, prefix: str) -> Table:
     cells = [[name, *(number(find(way.rows, what.kind, name)) for way in ways)] for name in _measures(ways, what)]
-    good = "much" if what.more_is_better else "little"
-    hint = "" if what.kind == FLIP_OUTSIDE else f" ({good} is good)"
+    good = "higher" if what.more_is_better else "lower"
+    hint = "" if what.kind == FLIP_OUTSIDE else f" ({good} is better)"
     doubt = {"yes": "", "no": " (masks not understood)"}
     marked = [way.name + doubt.get(_understood(way), f" (masks {_understood(way)})") for way in ways]
     title = f"{what.title[0].upper()}{what.title[1:]}{hint}"
@@ -251,7 +254,7 @@ def _by_measure(ways: Sequence[Way], what: Compared, prefix: str) -> Table:
 
 
 def _figure(ways: Sequence[Way], shown: Sequence[Compared]) -> Figure:
-    """Draw each measure's numbers, a dot a way of training; hollow where the model does not understand masks."""
+    """Plot each measure's numbers, one dot per way of training; hollow where the model does not understand masks."""
     every = list(dict.fromkeys(name for what in shown for name in _measures(ways, what) if name != "random"))
     figure, panels = new_figure(3.6 * len(shown) + 1.2, 1.0 + 0.13 * len(every) * len(ways), len(shown))
     for axes, what in zip(panels, shown, strict=True):

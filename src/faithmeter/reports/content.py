@@ -1,4 +1,4 @@
-"""What a report says: sections of words, tables and figures, made of result rows; no form is chosen here yet."""
+"""The content of a report: sections of words, tables and figures, made from result rows, in no format yet."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from faithmeter.runs.results import Rows, find, measures, most_faithful, number,
 
 @dataclass(frozen=True)
 class Subject:
-    """What is reported on: a model on a task, in one training or several with other seeds, pooled.
+    """What is reported: a model on a task, from one training or several seeds, pooled.
 
-    `start` names the model and the data that a training started from, `how` the way it went.
+    `start` names the model and the data that a training started from, `how` the way of training.
     """
 
     title: str
@@ -39,7 +39,7 @@ class Subject:
     validation_rows: int | None
     examples: Sequence[Example] = ()
     about: Sequence[str] = ()  # what is explained and what is masked, in sentences
-    points: Points | None = None  # where masked texts lie
+    points: Points | None = None  # the representations of masked texts
 
 
 def sections(subjects: Sequence[Subject]) -> list[Section]:
@@ -52,7 +52,7 @@ def sections(subjects: Sequence[Subject]) -> list[Section]:
 
 
 def _comparison(subjects: Sequence[Subject]) -> Section:
-    """Return RACU of every measure, a column a subject (Madsen et al., 2024, Tables 1 and 11)."""
+    """Return RACU of every measure, one column per subject (Madsen et al., 2024, Tables 1 and 11)."""
     every = dict.fromkeys(name for subject in subjects for name in measures(subject.rows))
     measured = [subject for subject in subjects if measures(subject.rows)]
     cells = [[name, *(number(find(subject.rows, "racu", name)) for subject in measured)] for name in every]
@@ -64,7 +64,7 @@ def _comparison(subjects: Sequence[Subject]) -> Section:
 
 
 def training_sections(subjects: Sequence[Subject]) -> list[Section]:
-    """Return what ways of training do to a model, where there are several (Madsen et al., 2024, Figs. 2 and 3)."""
+    """Return the effect of ways of training, if there are several (Madsen et al., 2024, Figs. 2 and 3)."""
     groups: dict[str, list[Subject]] = {}
     for subject in subjects:
         groups.setdefault(subject.start, []).append(subject)
@@ -83,7 +83,7 @@ def _way(subject: Subject) -> Way:
 
 
 def _performance(same: Sequence[Subject], prefix: str) -> Section:
-    """Return how well a model does, with a table where it was trained in several ways."""
+    """Return the performance of a model, with a table if it was trained in several ways."""
     metric, rows = same[0].metric, {subject.how: subject.rows for subject in same}
     seeds = any(row["over"] == "seeds" for of_one in rows.values() for row in of_one)
     texts = find(same[0].rows, "performance", ratio=0.0)["n"]
@@ -96,14 +96,14 @@ def _performance(same: Sequence[Subject], prefix: str) -> Section:
     ]
     cells.append(["class majority", *[number(find(same[0].rows, "majority"), 3)] * len(figures.MASKED)])
     several = len(same) > 1
-    shown = "The same beside the class majority." if several else said
+    shown = "The same, with the class majority." if several else said
     name = f"{prefix}trainings" if several else f"{prefix}performance"
     of = f", {same[0].title.removesuffix(f', {same[0].how}')}, by how it was trained" if several else ""
     return Section(
         f"How well the model does{of}",
         [
-            "A model that understands masks loses nothing unmasked, and answers about as well as the class majority "
-            "when everything is masked."
+            "A model that understands masks loses no performance when unmasked, and performs about like the class "
+            "majority when everything is masked."
         ],
         [Table(name, said, ("training", *figures.MASKED.values()), cells)] if several else [],
         [drawn("", name, shown, lambda: figures.performance(rows, metric))],
@@ -127,7 +127,7 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
         found.append(
             Section(
                 "How it was learnt",
-                ["Validation performance should have stopped rising: else train longer."],
+                ["Validation performance should have stopped rising; otherwise train longer."],
                 figures=[
                     drawn(f"{prefix}{number + 1}-" if number else prefix, "convergence",
                            f"Validation performance by epoch, training {number + 1} of {len(subject.histories)}.",
@@ -162,15 +162,15 @@ def _ranking(subject: Subject, prefix: str, best: str | None) -> Section:
         "What was measured" if best is None else "Which measure is faithful",
         [
             *subject.about,
-            f"Intervals are 95 %, over {'trainings' if over == 'seeds' else 'texts'}. The longer the bar, the less "
-            "sure. Out-of-distribution is the largest share of such texts at any step; the p-value is about all steps.",
+            f"Intervals are 95 %, over {'trainings' if over == 'seeds' else 'texts'}. Out-of-distribution is the "
+            "largest share of such texts at any step; the p-value covers all steps.",
         ],
         [ranked_table(rows, prefix)],
         [
             drawn(
                 prefix,
                 "forest",
-                "Faithfulness of each measure with its interval; one that reaches the edge goes on.",
+                "Faithfulness of each measure with its interval; one that reaches the edge continues beyond it.",
                 lambda: figures.forest(rows),
             )
         ],
@@ -181,14 +181,14 @@ def _falling(subject: Subject, prefix: str) -> Section:
     rows = subject.rows
     spread = find(rows, "random_spread", "random")
     wander = ""
-    if spread["value"] is not None:  # one random run alone has no spread
-        wander = f" One random run wanders about that mean by {spread['value']:.3f} in ACU (standard deviation)."
+    if spread["value"] is not None:  # a single random draw has no standard deviation
+        wander = f" One draw varies by {spread['value']:.3f} in ACU (standard deviation)."
     return Section(
         "How performance falls",
         [
-            "At each step the most important tokens that are left are masked, and the rest is explained anew. The "
-            "sooner a curve falls below the grey one, the more faithful the measure. The grey curve is the mean of "
-            f"several random runs.{wander}"
+            "At each step the most important remaining tokens are masked, and the rest is explained again. The "
+            "earlier a curve falls below the grey one, the more faithful the measure. The grey curve is the mean of "
+            f"several random draws.{wander}"
         ],
         figures=[
             drawn(prefix, "curves", f"Performance on {counted(rows)} against the share of masked tokens; ribbons are "
@@ -198,12 +198,14 @@ def _falling(subject: Subject, prefix: str) -> Section:
 
 
 def _price(rows: Rows, prefix: str, best: str | None) -> Section:
-    # what does not beat random masking is not worth any price
+    # a measure that does not beat random masking is not worth its cost
     proven = {name for name in measures(rows) if best is not None and sentences.beats_random(rows, name)}
     front = figures.cheapest_best([row for row in rows if row["measure"] in proven])
     return Section(
         "What it costs",
-        [f"On the grey line lie the measures that no cheaper one beats: {sentences.names(front)}."] if front else [],
+        [f"No cheaper measure is more faithful than those on the grey line: {sentences.names(front)}."]
+        if front
+        else [],
         figures=[drawn(prefix, "cost", "Faithfulness against computing time.", lambda: figures.cost(rows, front))],
     )
 
@@ -212,8 +214,8 @@ def _short(rows: Rows, prefix: str) -> Section:
     return Section(
         "How short the explanations are",
         [
-            "The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all alike. "
-            "Beam search gives an order and no amounts, so it is not there."
+            "The higher a curve rises at the left, the fewer tokens hold most of the importance. Dotted: all tokens "
+            "equal. Beam search gives an order and no amounts, so it is not shown."
         ],
         figures=[
             drawn(prefix, "sparsity", "Share of all importance in the top tokens.", lambda: figures.sparsity(rows))
@@ -225,20 +227,20 @@ def _examples(subject: Subject) -> Section:
     return Section(
         "Examples",
         [
-            "Orange speaks for the class, blue against it; fuller means more important. Each explanation has its "
-            "own area: how much faster the probability of the class falls than under random masking, and its own "
-            "p-value of being in-distribution. The small curves draw it: the probability from 0 to 1 against the "
-            "share of masked tokens from 0 to 100 %, orange for the measure, grey for random masking.",
+            "Orange supports the class, blue opposes it; stronger means more important. Each explanation has its own "
+            "ACU (how much faster the probability of the class falls than under random masking) and its own "
+            "in-distribution p-value. The small curves show the probability from 0 to 1 against the share of masked "
+            "tokens from 0 to 100 %, orange for the measure, grey for random masking.",
             f"The texts are those whose explanation by {most_faithful(subject.rows, IMPORTANCE_MEASURES)} has the "
-            "largest, a middling and the smallest area; the measures are the first of the table (beam search on "
-            "short texts only).",
+            "largest, the median and the smallest ACU; the measures are the first of the table (beam search only on "
+            "short texts).",
         ],
         examples=subject.examples,
     )
 
 
 def counted(rows: Rows) -> str:
-    """Return on what the measures were measured, in words."""
+    """Return the number of texts or trainings measured, in words."""
     many = max((row["n"] for row in rows_of(rows, "acu")), default=0)
     return f"{many} {'trainings' if any(row['over'] == 'seeds' for row in rows) else 'texts'}"
 
@@ -249,12 +251,12 @@ def _checked(subject: Subject, prefix: str) -> list[Section]:
     if judged is None:
         return []
     shown = [
-        drawn(prefix, "p-values", "p-value of randomly masked test texts: below the line, out-of-distribution.",
+        drawn(prefix, "p-values", "p-value of randomly masked test texts; below the line: out-of-distribution.",
                lambda: figures.p_values(rows))
     ]  # fmt: skip
     if any(row["kind"] == "share_out_of_distribution" for row in rows):
         shown.append(
-            drawn(prefix, "out-of-distribution", "Texts out-of-distribution while each measure masks; dotted: 5 %.",
+            drawn(prefix, "out-of-distribution", "Texts out-of-distribution when each measure masks; dotted: 5 %.",
                    lambda: figures.out_of_distribution(rows))
         )  # fmt: skip
     return [Section("Is the comparison fair", [judged], figures=shown)]

@@ -1,4 +1,4 @@
-"""The section of a report on drift: how far masked texts move from where they were, and a map of it."""
+"""The section of a report on drift: how far the representations of masked texts move, and a map."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def drift_sections(judged: Judged) -> list[Section]:
-    """Return the section, with a map where there are points to draw; none where nobody asked how far texts move."""
+    """Return the section, with a map if there are points; empty without results of drift."""
     rows, prefix, points, section = judged.rows, judged.prefix, judged.points, judged.section
     moved = {row["measure"]: row["value"] for row in rows_of(rows, f"{DRIFT}drift") if row["detail"] == "50 %"}
     if not moved:
@@ -37,13 +37,13 @@ def drift_sections(judged: Judged) -> list[Section]:
     if points is not None:
         plane, ways = flattened(points)
         figures.append(drawn(prefix, "drift-map", _caption(points, ways), lambda: _map(points, plane, ways)))
-    by_measure = table(judged, names, judged.shown(), ". More is neither better nor worse")
+    by_measure = table(judged, names, judged.shown(), ". Neither high nor low is better")
     tables = [by_measure, *_beside_the_check(rows, prefix)]
     return [Section(section.title, judged.words(), tables, figures, cautions=judged.cautions())]
 
 
 def _beside_the_check(rows: Rows, prefix: str) -> list[Table]:
-    """Return the drift of random masking beside the p-values of the run's check, by ratio; none where unchecked."""
+    """Return the drift of random masking with the p-values of the run's check, by ratio; empty if unchecked."""
     checked = {f"{100 * row['masking_ratio']:.0f} %": row["value"] for row in rows_of(rows, "check_p_value")}
     if not checked:
         return []
@@ -55,7 +55,7 @@ def _beside_the_check(rows: Rows, prefix: str) -> list[Table]:
         p_value = f"{checked[share]:.3f}" if share in checked else "none"
         cells.append([share, "0.00" if share == "0 %" else found[0], found[1], strange, p_value])
     columns = ("masked at random", "drift", "to the data", "out-of-distribution", "p-value of the check")
-    return [Table(f"{prefix}drift-check", "Random masking, beside the in-distribution test", columns, cells)]
+    return [Table(f"{prefix}drift-check", "Random masking, with the in-distribution test", columns, cells)]
 
 
 def _curves(rows: Rows, names: Sequence[str]) -> Figure:
@@ -80,7 +80,7 @@ def _curves(rows: Rows, names: Sequence[str]) -> Figure:
 
 
 def _curve(axes: Axes, found: Rows, name: str, scale: float) -> None:
-    """Draw what is known of a measure, from 0 where nothing is masked and nothing has moved; random on top."""
+    """Plot a measure's curve, from 0 where nothing is masked; random on top."""
     places = [step for step, row in enumerate(found) if row["value"] is not None]
     first = [] if 0 in places else [0]
     at = [10 * step for step in (*first, *places)]

@@ -247,7 +247,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
 
 
 def drawn(prefix: str, name: str, caption: str, draw: Callable[[], Figure]) -> Drawn:
-    """Draw a figure, in the house's style."""
+    """Draw a figure in the package's style."""
     with rc_context(STYLE):
         figure = draw()
         # laid out once, so that it looks the same in every format

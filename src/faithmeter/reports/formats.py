@@ -1,4 +1,4 @@
-"""A table of a report, and its forms: HTML, Markdown, LaTeX, CSV."""
+"""A table of a report, and its formats: HTML, Markdown, LaTeX, CSV."""
 
 import csv
 import io
@@ -46,7 +46,7 @@ def as_markdown(table: Table) -> str:
 
 
 def plain(text: str) -> str:
-    """Return words from outside so that they are only text in Markdown."""
+    """Return a string escaped so that Markdown shows it literally."""
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>#!|" else c for c in " ".join(text.split()))
 
 
@@ -65,7 +65,7 @@ def as_latex(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Return the table for a spreadsheet. A cell that a spreadsheet would compute is made a text."""
+    """Return the table as CSV. A cell that a spreadsheet would evaluate is quoted as text."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
     writer.writerows([_inert(cell) for cell in row] for row in (table.columns, *table.rows))

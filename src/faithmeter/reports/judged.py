@@ -1,4 +1,4 @@
-"""A judge's section of a report, made of what its row says: a table and a figure of the numbers shown, in its words."""
+"""A judge's section of a report, made from its row: a table and a figure of the numbers shown, and its words."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from faithmeter.judges.judge import Judge, SectionData, ShownColumn
     from faithmeter.runs.results import Row, Rows
 
-UNCHECKED = "Whether these masked texts are in-distribution was not checked: `faithmeter check` does it."
+UNCHECKED = "Whether these masked texts are in-distribution was not checked: run `faithmeter check`."
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A number to draw: its kind, its name for readers, and the detail that tells it from others of its kind."""
+    """A number to plot: its kind, its name for readers, and the detail that identifies it within its kind."""
 
     kind: str
     title: str
@@ -34,7 +34,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Judged:
-    """The rows of a report, and the judge whose section is made of them; `points` are for drift's map."""
+    """The result rows of a report, and the judge whose section is made from them; `points` are for drift's map."""
 
     rows: Rows
     judge: Judge
@@ -43,7 +43,7 @@ class Judged:
 
     @property
     def section(self) -> SectionData:
-        """Return what the judge's row says of its section."""
+        """Return the section's settings in the judge's row."""
         return self.judge.section
 
     @property
@@ -56,7 +56,7 @@ class Judged:
         return f"{AUDIT}{judge or self.judge.name}_{column}"
 
     def shown(self, columns: Sequence[ShownColumn] | None = None) -> list[Shown]:
-        """Return the numbers to show, without optional ones that nobody has."""
+        """Return the numbers to show, without optional ones that no measure has."""
         every = [
             (one, self.kind(one.column, one.judge)) for one in (self.section.shown if columns is None else columns)
         ]
@@ -67,7 +67,7 @@ class Judged:
         ]
 
     def words(self) -> list[str]:
-        """Return the section's paragraphs, with the numbers that its remarks are about."""
+        """Return the section's paragraphs, with the numbers of its remarks filled in."""
         said = list(self.section.words)
         for remark in self.section.remarks:
             value = find(self.rows, self.kind(remark.column))["value"]
@@ -100,15 +100,15 @@ class Judged:
 
 
 def _surely_outside(shares: Sequence[Row]) -> Row | None:
-    """Return the measure with the largest share that is surely more than chance gives; None where there is none."""
+    """Return the measure with the largest share significantly above chance; None if there is none."""
     sure = [row for row in shares if row["low"] is not None and row["low"] > LEVEL]
     return max(sure, key=lambda row: row["value"], default=None)
 
 
 def ranked(judged: Judged) -> list[Section]:
-    """Return a section with a table of the numbers shown, by the first of them, and a figure of the first two.
+    """Return a section with a table of the numbers shown, sorted by the first, and a figure of the first two.
 
-    None where nobody has judged.
+    Empty if this judge has no results.
     """
     rows, section, shown = judged.rows, judged.section, judged.shown()
     names = measures_by(rows, shown[0])
@@ -119,13 +119,13 @@ def ranked(judged: Judged) -> list[Section]:
 
 
 def measures_by(rows: Rows, first: Shown) -> list[str]:
-    """Return the measures that have a number, the best first; random importance is where it falls."""
+    """Return the measures that have a number, the best first; random importance is ranked among them."""
     found = [row for row in rows_of(rows, first.kind) if row.get("detail") == first.detail]
     return [row["measure"] for row in sorted(found, key=lambda row: row["value"], reverse=first.more_is_better)]
 
 
 def table(judged: Judged, names: Sequence[str], shown: Sequence[Shown], note: str = "") -> Table:
-    """Return a table with a line a measure and a column for each number shown; `note` ends its title."""
+    """Return a table with one line per measure and one column per number shown; `note` ends its title."""
     rows = judged.rows
     cells = [[one, *(number(find(rows, what.kind, one, detail=what.detail)) for what in shown)] for one in names]
     known = find(rows, shown[0].kind, names[0], detail=shown[0].detail)
@@ -135,7 +135,7 @@ def table(judged: Judged, names: Sequence[str], shown: Sequence[Shown], note: st
 
 
 def forest(rows: Rows, names: Sequence[str], shown: Sequence[Shown]) -> Figure:
-    """Draw numbers with their intervals, a panel each, a line a measure, the best on top; random's is dashed."""
+    """Plot numbers with intervals: one panel per number, one line per measure, the best on top; random is dashed."""
     figure, panels = new_figure(3.3 * len(shown) + 0.6, 0.7 + 0.26 * len(names), len(shown))
     for axes, what in zip(panels, shown, strict=True):
         for place, name in enumerate(reversed(names)):

@@ -1,4 +1,4 @@
-"""A report as one HTML page that asks for nothing else: styles, figures and texts are inside, and no script is."""
+"""A report as one self-contained HTML page: styles, figures and texts are inside, and there is no script."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from faithmeter.reports.parts import Section
 
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.PackageLoader("faithmeter.reports"),
-    autoescape=True,  # everything from outside is text; what is marked safe in the template was made by this room
+    autoescape=True,  # all input is text; what the template marks safe was made by this package
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -33,7 +33,7 @@ def render_page(title: str, sections: Sequence[Section], version: str) -> str:
 
 
 def render_markdown(title: str, sections: Sequence[Section]) -> str:
-    """Return the report as Markdown: its words and tables; figures as links to files beside it."""
+    """Return the report as Markdown: words and tables, with figures as links to files in the same folder."""
     parts = [f"# {plain(title)}"]
     for section in sections:
         parts.append(f"{'#' * (section.level + 1)} {plain(section.title)}")

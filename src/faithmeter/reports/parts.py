@@ -24,7 +24,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure, its file name, and what it shows, in a sentence."""
+    """A figure, its file name, and its caption."""
 
     name: str
     caption: str
@@ -33,9 +33,9 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it; `verdict` where it is what a reader came for.
+    """A heading and its content; `verdict` marks the main conclusion.
 
-    `warns` where the verdict is that nothing may be believed, which must not look like one that recommends something.
+    `warns` marks a verdict that nothing can be trusted, which must not look like a recommendation.
     """
 
     title: str

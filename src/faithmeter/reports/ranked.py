@@ -6,7 +6,7 @@ from faithmeter.runs.results import Rows, find, measures, number, rows_of
 
 
 def ranked_table(rows: Rows, prefix: str = "") -> Table:
-    """Return the measures, the most faithful first, with everything a reader compares them by."""
+    """Return the table of measures, the most faithful first, with all numbers to compare them by."""
     cells, judged = [], sentences.recommended(rows) is not None
     order = measures(rows)
     for name in order if judged else sorted(order, key=lambda name: -find(rows, "acu", name)["value"]):
@@ -25,8 +25,8 @@ def ranked_table(rows: Rows, prefix: str = "") -> Table:
             ]
         )
     each = "trainings" if any(row["over"] == "seeds" for row in rows) else "texts"
-    price = "seconds a text, whole curve"
+    price = "seconds per text, whole curve"
     behind = ("behind the best",) if judged else ()
     columns = ("measure", "ACU", "RACU", *behind, price, "out-of-distribution", "p-value", each)
-    said = "the one to use, then the others by ACU" if judged else "by ACU; none of them is shown to be of use here"
+    said = "the one to use, then the others by ACU" if judged else "by ACU; none of them was shown to be faithful here"
     return Table(f"{prefix}faithfulness", f"Importance measures: {said}", columns, cells)

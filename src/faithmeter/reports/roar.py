@@ -19,23 +19,23 @@ TITLES = {RECURSIVE: "Recursive ROAR", ROAR: "ROAR"}
 KINDS = {RECURSIVE: "recursive_roar", ROAR: "roar"}
 MASKED = "masked fine-tuning"
 CONCLUSIONS = {
-    "Recursive ROAR": "A curve below the random one says that a measure finds what matters; a curve that is not below "
-    "it says that the measure is not faithful. Every point is another, retrained model, so it judges the measure on "
-    "models of this kind, not on the one model that you have.",
-    "ROAR": "A curve below the random one says that a measure finds what matters; a curve that is not below it says "
-    "nothing, because redundant words may have kept the performance up.",
-    MASKED: "Masks without retraining, so it judges the measure on the very model that is explained; it needs a model "
-    "that understands masks.",
+    "Recursive ROAR": "A curve below the random one means that a measure finds the important tokens; a curve that is "
+    "not below it means that the measure is not faithful. Every point is another, retrained model, so it judges the "
+    "measure on models of this kind, not on your one model.",
+    "ROAR": "A curve below the random one means that a measure finds the important tokens; a curve that is not below "
+    "it means nothing, because redundant words may have kept performance up.",
+    MASKED: "Masks without retraining, so it judges the measure on the model that is explained; it needs a model that "
+    "understands masks.",
 }
 LEAKAGE = (
-    "{measures} ({protocol}): performance rises again while more is masked, by up to {rise:.2f}. It may be that which "
-    "tokens are masked tells the class (class leakage); a measure then looks less faithful than it is."
+    "{measures} ({protocol}): performance rises again while more is masked, by up to {rise:.2f}. The choice of masked "
+    "tokens may reveal the class (class leakage); a measure then looks less faithful than it is."
 )
 
 
 @dataclass(frozen=True)
 class Retrained:
-    """What is reported on: an experiment of retraining, and the masking curves of the same task without it."""
+    """What is reported: a retraining experiment, and the masking curves of the same task without retraining."""
 
     title: str
     metric: str
@@ -55,13 +55,13 @@ def retrained_sections(subject: Retrained, prefix: str = "") -> list[Section]:
     curves = Section(
         "How performance falls when the model is retrained",
         [f"{name}{f' ({subject.beside})' if name == MASKED else ''}: {CONCLUSIONS[name]}" for name in panels],
-        figures=[drawn(prefix, "roar", "Performance of retrained models against what is masked; ribbons are 95 % "
+        figures=[drawn(prefix, "roar", "Performance of retrained models against the masked tokens; ribbons are 95 % "
                        "intervals over trainings.", lambda: _curves(subject, panels))],
         cautions=leaks(subject),
     )  # fmt: skip
     short = Section(
         "How short the explanations are",
-        ["Share of all importance in the most important tokens, in the unmasked model. Dotted: all alike."],
+        ["Share of all importance in the most important tokens, in the unmasked model. Dotted: all tokens equal."],
         figures=[drawn(prefix, "roar-sparsity", "Share of all importance, by number and by share of tokens.",
                        lambda: _sparsity(rows))],
     )  # fmt: skip
@@ -109,22 +109,22 @@ def areas_table(subject: Retrained, prefix: str = "") -> Table:
 
 
 def verdict(subject: Retrained) -> list[str]:
-    """Return what the retraining says, in words; with several measures each must be surer (Bonferroni)."""
+    """Return the verdict of the retraining, in words; corrected for the number of measures (Bonferroni)."""
     sentences = []
     for protocol in subject.protocols:
         title, p_values = TITLES[protocol], rows_of(subject.rows, f"{KINDS[protocol]}_p_value")
         if not p_values:
-            sentences.append(f"{title} was done with one seed, so nothing is sure: do three or more.")
+            sentences.append(f"{title} was run with one seed, so nothing can be concluded: use three or more.")
             continue
         sure = [row["measure"] for row in p_values if row["value"] <= LEVEL / len(p_values)]
         leaking = [row["measure"] for row in rows_of(subject.rows, f"{KINDS[protocol]}_rise")]
         unsure = [row["measure"] for row in p_values if row["measure"] not in (*sure, *leaking)]
         if sure:
             s = "s" if len(sure) == 1 else ""
-            sentences.append(f"By {title}, {names(sure)} find{s} what matters better than random masking.")
+            sentences.append(f"By {title}, {names(sure)} find{s} the important tokens better than random masking.")
         if unsure:
             was = "was" if len(unsure) == 1 else "were"
-            why = "" if protocol == RECURSIVE else ", which need not mean that there is nothing in it"
+            why = "" if protocol == RECURSIVE else ", which does not mean unfaithful"
             sentences.append(f"By {title}, {names(unsure)} {was} not shown to be faithful{why}.")
     return sentences
 
@@ -137,8 +137,7 @@ def _cautions(subject: Retrained) -> list[str]:
     ]
     if counted and 1 < counted[0] < 10:
         found.append(
-            f"Intervals over {counted[0]} trainings are narrower than 95 %, as a bootstrap of few is; what is said "
-            "in words is by Student's test."
+            f"Bootstrap intervals over {counted[0]} trainings are narrower than 95 %; the verdict uses Student's test."
         )
     return found
 
@@ -208,15 +207,15 @@ def _times(rows: Rows, prefix: str) -> Table:
         )
         each = training / max(1, row["value"])
         cells.append([row["measure"], f"{row['value']:.0f}", f"{each:.1f}", f"{training:.0f}", f"{explaining:.0f}"])
-    columns = ("measure", "trainings", "seconds a training", "training [s]", "explaining [s]")
-    return Table(f"{prefix}roar-times", "Time, beside the trainings that all measures share", columns, cells)
+    columns = ("measure", "trainings", "seconds per training", "training [s]", "explaining [s]")
+    return Table(f"{prefix}roar-times", "Time, without the trainings that all measures share", columns, cells)
 
 
 # --------------------------------------------------------------------------------------- the synthetic problem
 
 
 def synthetic_verdict(curves: Mapping[int, SyntheticCurves]) -> list[str]:
-    """Return what the synthetic problem says of both protocols."""
+    """Return the verdict of the synthetic problem on both protocols."""
     distance = max(
         abs(found - true) for one in curves.values() for found, true in zip(one.recursive, one.truth, strict=True)
     )
@@ -226,7 +225,7 @@ def synthetic_verdict(curves: Mapping[int, SyntheticCurves]) -> list[str]:
         f"Recursive ROAR {'finds' if right else 'does not find'} the true curve: they differ by at most "
         f"{distance:.3f} in accuracy, at {FEATURES + 1} points of {len(curves)} seed{'s' if len(curves) > 1 else ''}.",
         f"Plain ROAR stays above the true curve in {longer} of {len(curves)}"
-        + (": what is left of the four features that say the same keeps the accuracy up." if longer else "."),
+        + (": the remaining ones of the four redundant features keep accuracy up." if longer else "."),
     ]
 
 
@@ -251,7 +250,7 @@ def synthetic_section(curves: Mapping[int, SyntheticCurves]) -> Section:
         return figure
 
     table = Table(
-        "synthetic", "Accuracy after so many features are removed",
+        "synthetic", "Accuracy by the number of removed features",
         ("curve", *(str(count) for count in range(FEATURES + 1))),
         [
             [f"{name}, seed {seed}", *(f"{value:.3f}" for value in curve(one))]

@@ -1,13 +1,13 @@
-"""The section of a report on select-then-predict: how well a model does that is shown the explanations alone."""
+"""The section of a report on select-then-predict: performance of a model that reads only the explanations."""
 
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
 from faithmeter.runs.results import ABOVE_RANDOM, SELECT, SELECT_FULL, TRAINED_ON, Row, Rows, find, number, rows_of
 
 CANNOT = (
-    "It shows whether the few tokens that a measure chooses are enough to do the task: what a second model answers "
-    "rests on them alone, so they are its faithful explanation by construction. It cannot show that they are what the "
-    "first model used: they were chosen for its answer, and the choice itself may give that answer away."
+    "It shows whether the few tokens that a measure chooses are enough for the task: the second model predicts from "
+    "them alone, so they are its faithful explanation by construction. It cannot show that the first model used them: "
+    "they were chosen for its prediction, and the choice itself may reveal that prediction."
 )
 
 
@@ -30,9 +30,9 @@ def select_sections(rows: Rows, prefix: str = "") -> list[Section]:
     title = f"{found[0]['metric']} on the test texts of models that read rationales; 95 % intervals over {_over(found)}"
     table = Table(f"{prefix}select", title, columns, cells)
     said = [
-        "Every text was cut to the tokens that a measure calls the most important for the model's answer, the most "
-        "important ones (top) or the best neighbours (contiguous), and a second model of the same kind learnt the task "
-        f"from these alone. {_trained_on(rows)}",
+        "Every text was reduced to the tokens that a measure calls most important for the prediction, anywhere (top) "
+        "or side by side (contiguous), and a second model of the same kind was trained on these alone. "
+        f"{_trained_on(rows)}",
         CANNOT,
         *(_verdict(rows, detail) for detail in details),
     ]
@@ -47,15 +47,15 @@ def _over(found: Rows) -> str:
 
 
 def _trained_on(rows: Rows) -> str:
-    """Return from how much the second models learnt: with less than the first, they may do worse for that alone."""
+    """Return how many texts the second models were trained on: with fewer than the first, they may do worse."""
     (row,) = rows_of(rows, TRAINED_ON)
     fewer = row["over"] != "seeds" and row["value"] < row["n"]
-    of = f" of the {row['n']:,} that the first one learnt from" if fewer else ""
-    return f"It learnt from {row['value']:,.0f} texts{of}, {row['detail']}."
+    of = f" of the {row['n']:,} that the first one was trained on" if fewer else ""
+    return f"It was trained on {row['value']:,.0f} texts{of}, {row['detail']}."
 
 
 def _verdict(rows: Rows, detail: str) -> str:
-    """Return which measure keeps the most, and whether that is surely more than random tokens keep."""
+    """Return which measure keeps the most performance, and whether that is significantly more than random tokens."""
     reached = [row for row in rows_of(rows, SELECT) if row["detail"] == detail]
     random = find(rows, SELECT, "random", detail=detail)
     named = [row for row in reached if row["measure"] != "random"]
@@ -64,7 +64,7 @@ def _verdict(rows: Rows, detail: str) -> str:
     best = max(named, key=lambda row: row["value"])
     above: Row = find(rows, ABOVE_RANDOM, best["measure"], detail=detail)
     sure = above["low"] is not None and above["low"] > 0
-    how = "surely more than" if sure else "not surely more than"
+    how = "significantly more than" if sure else "not significantly more than"
     return (
         f"{detail}: with {best['measure']} a second model reaches {best['value']:.3f}, {how} with random tokens "
         f"({number(random, 3)}); the full text gives {number(find(rows, SELECT_FULL), 3)}."

@@ -13,48 +13,52 @@ from faithmeter.runs.results import CHECKED_TEXTS, TRANSFER, UNMASKED, Row, Rows
 FEW_TEXTS, FEW_TRAININGS = 50, 10
 TERMS = (
     ("token", "A word or a piece of one, as the model reads it."),
-    ("score", "The number that the model gives a class, from which its probability follows (the logit)."),
+    ("score", "The logit: the number that the model gives a class, from which its probability follows."),
     (
         "performance",
-        "How well the model answers, by the metric of the data: accuracy is the share of right answers, and so is "
-        "micro-F1 where each text has one class; macro-F1 weighs all classes alike; Matthews' correlation is 0 for "
-        "guessing.",
+        "How well the model predicts, by the metric of the data: accuracy is the share of correct predictions, and so "
+        "is micro-F1 where each text has one class; macro-F1 weights all classes equally; Matthews' correlation is 0 "
+        "for guessing.",
     ),
-    ("importance measure", "A method that gives every token of a text a number: how much it matters for the answer."),
+    ("importance measure", "A method that gives every token a number: how much it matters for the prediction."),
     ("faithful", "An explanation is faithful if the tokens that it calls important are those the model really uses."),
     ("masking", "Replacing a token by the model's mask token, so that the model cannot read it."),
-    ("random masking", "Masking tokens without looking at them: what every measure has to beat."),
+    ("random masking", "Masking tokens chosen at random: the baseline of every measure."),
     (
         "ACU",
-        "Area between curves: by how much performance lies below that under random masking, the mean over all masking "
+        "Area between curves: how far performance lies below that under random masking, averaged over all masking "
         "ratios; 0.45 is 45 points lower on average. Above 0 is better than random.",
     ),
     (
         "RACU",
-        "ACU relative to the area between the random curve and its end, where everything is masked. 1 is as if "
-        "performance fell to that end at once; a signed measure can exceed 1, because it can push the model to a wrong "
-        "class.",
+        "ACU relative to the area between the random curve and its last point, where everything is masked. 1 is as if "
+        "performance fell to that point immediately; a signed measure can exceed 1, because it can push the model to "
+        "a wrong class.",
     ),
-    ("signed, absolute", "A signed measure tells tokens for a class from tokens against it; an absolute one does not."),
+    (
+        "signed, absolute",
+        "A signed measure distinguishes tokens that support a class from tokens that oppose it; an absolute one does "
+        "not.",
+    ),
     (
         "interval",
-        "Where the number would lie in 95 of 100 repetitions, found by drawing anew 9,999 times (the BCa bootstrap); "
-        "what is drawn anew, the texts or whole trainings with other seeds, is said with it.",
+        "A 95 % confidence interval, by the BCa bootstrap with 9,999 resamples; each table says whether texts or "
+        "trainings with other seeds are resampled.",
     ),
     (
         "out-of-distribution",
-        "A masked text that looks to the model like nothing it was trained on. What it answers there says little "
-        "about its explanations. Chance alone calls up to 5 % of texts so, on average.",
+        "A masked text unlike those the model was trained on. Its prediction there says little about its "
+        "explanations. By chance alone, up to 5 % of texts are called so, on average.",
     ),
     (
         "p-value",
-        "How often chance alone would look as strange as this. Randomly masked texts, and a single text, are called "
-        "out-of-distribution below 0.05. Of a measure it is about all its steps together, and counts texts that are a "
-        "little strange as well as those that are out-of-distribution: so it can be small where these are few, and "
-        "large where the texts are few. A measure is named for it only where more than 5 % of its texts are "
+        "The probability that chance alone gives a result at least this extreme. Below 0.05, randomly masked texts, or "
+        "a single text, are called out-of-distribution. For a measure it covers all steps together, and counts "
+        "slightly atypical texts as well as out-of-distribution ones: so it can be small where the latter are few, and "
+        "large where there are few texts. A measure is named in the verdict only if more than 5 % of its texts are "
         "out-of-distribution.",
     ),
-    ("class majority", "What always answering the most frequent class reaches, without reading."),
+    ("class majority", "Performance of always predicting the most frequent class."),
 )
 
 
@@ -63,9 +67,9 @@ def terms(rows: Rows) -> list[tuple[str, str]]:
     table, lines = IMPORTANCE_MEASURES, []
     for measure in (table[row["measure"]] for row in rows_of(rows, "acu") if row["measure"] in table):
         if measure.absolute_of is not None:
-            lines.append((measure.name, f"{table[measure.absolute_of].meaning} Without its sign."))
+            lines.append((measure.name, f"{table[measure.absolute_of].meaning} Absolute value."))
         elif any(other.absolute_of == measure.name for other in table.values()):
-            lines.append((measure.name, f"{measure.meaning} With its sign: for the class or against it."))
+            lines.append((measure.name, f"{measure.meaning} With its sign: supports the class or opposes it."))
         else:
             lines.append((measure.name, measure.meaning))
     return lines
@@ -84,9 +88,9 @@ def alike(rows: Rows) -> list[str]:
 
 
 def equals(rows: Rows) -> list[str]:
-    """Return the measures that are as good as the most faithful one: not told apart from it, and sure to beat random.
+    """Return the measures as good as the most faithful one: not told apart from it, significantly above random.
 
-    One that does not beat random masking itself is no substitute, however little is known of the difference.
+    A measure that does not itself beat random masking is no substitute, however uncertain the difference.
     """
     return [name for name in alike(rows) if beats_random(rows, name)]
 
@@ -94,7 +98,7 @@ def equals(rows: Rows) -> list[str]:
 def trusted(rows: Rows) -> bool | None:
     """Return whether masking is in-distribution for the model; None where that was not checked, or on too few texts.
 
-    Few texts can speak against masking, as the level holds for any number of them, but not for it.
+    Few texts can reject masking, as the level holds for any number of them, but not support it.
     """
     p_values = [row["value"] for row in rows_of(rows, "check_p_value")]
     if p_values and smallest_of(p_values) <= LEVEL:
@@ -109,14 +113,14 @@ def checked_on_few(rows: Rows) -> str | None:
 
 
 def checked(rows: Rows) -> str | None:
-    """Return what the check found of randomly masked texts, in words; None where there was none."""
+    """Return the result of the check on randomly masked texts, in words; None without a check."""
     p_values = [row["value"] for row in rows_of(rows, "check_p_value")]
     if not p_values:
         return None
     smallest, few = f"(smallest p-value of {len(p_values)} ratios: {min(p_values):.3f})", checked_on_few(rows)
     if trusted(rows) is False:
         return (
-            f"Randomly masked texts are out-of-distribution for this model {smallest}: what it answers on them says "
+            f"Randomly masked texts are out-of-distribution for this model {smallest}: its predictions on them say "
             "little about its explanations."
         )
     beside = against_unmasked(rows)
@@ -132,28 +136,28 @@ _AS_SAID = "If, as --masked-before says, this model was trained on masked texts"
 
 
 def against_unmasked(rows: Rows) -> str | None:
-    """Return how masked texts compare with unmasked ones, where nobody has seen that the model knows masks.
+    """Return how masked texts compare with unmasked ones, where only its owner says the model was trained on masks.
 
-    None where that is known, or was not asked.
+    None where that is known, or was not tested.
     """
     p_values, shares = (rows_of(rows, kind) for kind in UNMASKED)
     if not p_values:
         return None
     if smallest_of([row["value"] for row in p_values]) > LEVEL:
-        return "Against its unmasked texts, as for a model that never saw masks, nothing was found either."
+        return "Compared with unmasked texts, as for a model never trained on masks, nothing was found either."
     worst = max(shares, key=lambda row: row["value"])
     return (
-        "Nothing here shows that it was trained on masked texts. Against its unmasked texts, as for a model that never "
-        f"saw masks, up to {100 * worst['value']:.1f} % of the texts are out-of-distribution (at "
-        f"{100 * worst['masking_ratio']:.0f} % masked): if it was not, what it does with masked texts says nothing "
+        "Nothing here shows that it was trained on masked texts. Compared with unmasked texts, as for a model never "
+        f"trained on masks, up to {100 * worst['value']:.1f} % of the texts are out-of-distribution (at "
+        f"{100 * worst['masking_ratio']:.0f} % masked): if it was not, its predictions on masked texts say nothing "
         "about its explanations."
     )
 
 
 def surely_positive(row: Row, tried: int) -> bool:
-    """Return whether the best of so many tried is above 0, which the largest of several is by chance more often.
+    """Return whether the best of `tried` numbers is significantly above 0; the largest often is by chance.
 
-    Its interval is widened to what Bonferroni asks of the best of `tried`, as that of a normal number would be.
+    Its interval is widened by Bonferroni for `tried` numbers, as that of a normal variable would be.
     """
     if row["low"] is None:
         return False
@@ -162,19 +166,19 @@ def surely_positive(row: Row, tried: int) -> bool:
 
 
 def beats_random(rows: Rows, measure: str) -> bool:
-    """Return whether a measure surely beats random masking on the model, as one of all that were tried."""
+    """Return whether a measure significantly beats random masking, corrected for the number of measures."""
     return surely_positive(find(rows, "acu", measure), sum(row["kind"] == "acu" for row in rows))
 
 
 def recommended(rows: Rows) -> str | None:
-    """Return the measure that the verdict says to use; None where it names none."""
+    """Return the measure that the verdict recommends; None where it names none."""
     return None if _nothing_judged(rows) else most_faithful(rows)
 
 
 def doubt(rows: Rows, measure: str | None = None) -> str | None:
-    """Return why explanations of the model, or those by one measure of it, may not be believed; None if they may.
+    """Return why explanations of the model, or by one measure, should not be trusted; None if they may be.
 
-    Where the verdict names no measure to use, it is its first sentence: whoever explains says what the report says.
+    Where the verdict recommends no measure, it is the verdict's first sentence, so that `explain` and the report agree.
     """
     nothing = _nothing_judged(rows)
     if nothing or measure is None or beats_random(rows, measure):
@@ -182,12 +186,10 @@ def doubt(rows: Rows, measure: str | None = None) -> str | None:
     instead = f"{most_faithful(rows)} is the measure to use."
     acu = find(rows, "acu", measure)
     if acu["value"] is None:
-        return (
-            f"{measure} was not measured on this model, so nothing says that its explanations mean something; {instead}"
-        )
+        return f"{measure} was not measured on this model, so its explanations may be meaningless; {instead}"
     return (
         f"{measure} was not shown to beat random masking on this model (ACU {number(acu)}), so its explanations may "
-        f"mean nothing; {instead}"
+        f"be meaningless; {instead}"
     )
 
 
@@ -197,21 +199,21 @@ def _nothing_judged(rows: Rows) -> list[str]:
     shown = "" if best is None else "The numbers below are shown for completeness. "
     if trusted(rows) is False and rows_of(rows, TRANSFER):
         return [
-            "No explanation of this model can be judged by masking here: masked texts of this domain are strange to "
-            "it.",
-            f"{shown}At home it may understand masks well: see the report on the run that it was trained in.",
+            "No explanation of this model can be judged by masking here: masked texts of this domain are "
+            "out-of-distribution for it.",
+            f"{shown}On its own domain it may understand masks well: see the report of the run that trained it.",
         ]
     if trusted(rows) is False:
         return [
             "No explanation of this model can be judged by masking: it does not understand masked texts.",
-            f"{shown}`faithmeter train` with the strategy `masked` goes on from this model to one that can be judged.",
+            f"{shown}`faithmeter train` with the strategy `masked` fine-tunes it to a model that can be judged.",
         ]
     if best is None:
-        return ["Nothing was measured yet, so no importance measure can be recommended: run `faithmeter measure`."]
+        return ["Nothing has been measured, so no importance measure can be recommended: run `faithmeter measure`."]
     if not beats_random(rows, best):
         return [
-            "No importance measure beats random masking on this model, so none of their explanations can be believed.",
-            f"The largest ACU that is at all sure is {number(find(rows, 'acu', best))} (95 % interval over "
+            "No importance measure beats random masking on this model, so none of their explanations can be trusted.",
+            f"The ACU with the highest lower bound is {number(find(rows, 'acu', best))} (95 % interval over "
             f"{_over(rows, best)}), which may be 0.",
         ]
     return []
@@ -234,7 +236,7 @@ def verdict(rows: Rows) -> list[str]:
     behind = sorted((row for row in every if row["measure"] not in alike(rows)), key=lambda row: row["value"])
     sentences = [
         f"Use {best} to explain this model.",
-        f"Masking what it calls important costs the model more than random masking: ACU {number(acu)}, RACU "
+        f"Masking what it calls important lowers performance more than random masking: ACU {number(acu)}, RACU "
         f"{number(find(rows, 'racu', best))} (95 % intervals over {over}).",
     ]
     if same:
@@ -245,18 +247,18 @@ def verdict(rows: Rows) -> list[str]:
     if unproven:
         sentences.append(
             f"{names(unproven)} cannot be told apart from it either, but {'was' if len(unproven) == 1 else 'were'} not "
-            "shown to beat random masking: not to be used in its place."
+            "shown to beat random masking: do not use in its place."
         )
     if behind:
         first = behind[0]
         sentences.append(
-            f"It is more faithful than {names([row['measure'] for row in behind])}; the nearest of these lies "
-            f"{number(first)} of ACU behind it."
+            f"It is more faithful than {names([row['measure'] for row in behind])}; the closest of these is "
+            f"{number(first)} behind it in ACU."
         )
     sentences += _best_absolute(rows, best)
     if trusted(rows):
         strange = strangers(rows)
-        but = ", but for what the measures named below do to some texts" if strange else ""
+        but = ", except for some texts masked by the measures named below" if strange else ""
         beside = against_unmasked(rows)
         sentences.append(
             f"Masked texts are in-distribution for this model, so the comparison is fair{but}."
@@ -267,7 +269,7 @@ def verdict(rows: Rows) -> list[str]:
 
 
 def _best_absolute(rows: Rows, best: str) -> list[str]:
-    """Return what a signed measure's lead is partly made of, and the best of those that cannot do the same."""
+    """Return how much of a signed measure's lead comes from wrong classes, and the best absolute measure."""
     curve = {row["masking_ratio"]: row["value"] for row in rows_of(rows, "masked_performance", best)}
     absolute = [row for row in rows_of(rows, "acu") if not is_signed(row["measure"])]
     if not is_signed(best) or not absolute or min(curve.values(), default=0) >= curve.get(1.0, 0):
@@ -280,12 +282,12 @@ def _best_absolute(rows: Rows, best: str) -> list[str]:
     return [
         "Part of its lead is that it pushes the model to wrong classes: performance falls to "
         f"{min(curve.values()):.2f}, below the {curve[1.0]:.2f} with everything masked. "
-        f"Of the measures that do not tell for from against, {found}"
+        f"Of the absolute measures, {found}"
     ]
 
 
 def strangers(rows: Rows) -> list[tuple[str, Row]]:
-    """Return the measures that lead texts out of distribution, each with the step at which most of them are."""
+    """Return the measures that push texts out-of-distribution, each with the step at which most of them are."""
     found = []
     for walk in rows_of(rows, "walk_p_value"):
         shares = rows_of(rows, "share_out_of_distribution", walk["measure"])
@@ -303,9 +305,9 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
         return found
     if trusted(rows) is None:
         unchecked = (
-            "Whether masking is in-distribution was not checked (the paper's form of the test allows no verdict)."
+            "Whether masking is in-distribution was not checked (the paper's form of the test gives no verdict)."
         )
-        found.append(f"{checked_on_few(rows) or unchecked} So nothing says that the comparison is fair.")
+        found.append(f"{checked_on_few(rows) or unchecked} So the comparison may not be fair.")
     strange = [] if trusted(rows) is False else strangers(rows)
     if strange:
         each = [
@@ -313,16 +315,16 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
             for name, row in strange
         ]
         found.append(
-            f"Masking by these measures leads texts out of distribution, where chance gives 5 %: {names(each)}. What "
-            "performance falls by there is partly the model's confusion."
+            f"Masking by these measures pushes texts out-of-distribution, where chance gives 5 %: {names(each)}. Part "
+            "of their fall in performance may come from that."
         )
     acu = find(rows, "acu", best)
     if acu["over"] == "observations":
-        found.append("The intervals are over texts of one trained model: another training may rank otherwise.")
+        found.append("The intervals are over texts of one trained model: another training may rank differently.")
     if acu["over"] == "seeds" and acu["n"] < FEW_TRAININGS:
         found.append(
-            f"Intervals over {acu['n']} trainings are narrower than 95 % (the bootstrap of a few numbers is); what is "
-            "said to be more faithful is by Student's, which are not."
+            f"Bootstrap intervals over {acu['n']} trainings are narrower than 95 %; the verdict on what is more "
+            "faithful uses Student's intervals, which are not."
         )
     few = [row for row in rows if row["kind"] == "acu" and row["over"] == "observations" and row["n"] < FEW_TEXTS]
     if few:
@@ -333,11 +335,11 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
         found.append("The model is no better than the class majority: there is nothing to explain yet.")
     elif (find(rows, "majority_p_value")["value"] or 0.0) > LEVEL:  # of an older run it is not known
         found.append(
-            "What the model does better than answers without reading may be chance on so few test texts, so there may "
-            "be nothing to explain yet."
+            "The model is not significantly better than predictions that ignore the text, on so few test texts, so "
+            "there may be nothing to explain yet."
         )
     if validation_rows is not None and validation_rows < ROWS_NEEDED:
         found.append(
-            f"The in-distribution test was fitted on {validation_rows} texts; it is exact from {ROWS_NEEDED} on."
+            f"The in-distribution test was fitted on {validation_rows} texts; its level is exact from {ROWS_NEEDED} on."
         )
     return found

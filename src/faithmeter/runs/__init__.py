@@ -1,1 +1,1 @@
-"""Runs: directories that keep a model and everything found out about it, and the engines that work in them."""
+"""Runs: directories of a model and all its results, and the engines that work in them."""

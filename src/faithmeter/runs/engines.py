@@ -1,4 +1,4 @@
-"""Where pieces of work run that depend on one another: in this process, in several on this machine, or elsewhere.
+"""Engines that run dependent pieces of work: in this process, in several on this machine, or elsewhere.
 
 An engine has places where one piece is done at a time (`Engine`); `go_through` gives each place its next piece. The
 scheduler is written by hand because `concurrent.futures` knows no dependencies and gives up when one of its processes
@@ -100,10 +100,10 @@ def go_through(
                 losses[piece] += 1
                 if losses[piece] == MOST_LOSSES:
                     raise InputError(
-                        f"A working process was killed {MOST_LOSSES} times at the same piece of work, perhaps "
-                        "because memory ran out. What is finished is kept: go on with fewer --workers."
+                        f"A worker process was killed {MOST_LOSSES} times at the same piece of work, perhaps "
+                        "because memory ran out. Finished work is kept: resume with fewer --workers."
                     ) from error
-                reporter.warn("A working process was killed; what it was at is begun again.")
+                reporter.warn("A worker process was killed; its piece of work is started again.")
                 insort(ready, piece, key=order.__getitem__)
 
 

@@ -34,7 +34,7 @@ class RayCluster:
         if util.find_spec("ray") is None:
             raise InputError("Ray is not installed here: `pip install 'faithmeter[ray]'`, on every machine.")
         if cpus <= 0 and gpus <= 0:
-            raise InputError("A job must ask for something: a core or part of a GPU.")
+            raise InputError("A job needs a core or part of a GPU: set --cpus or --gpus above 0.")
         self._work, self._address, self._cpus, self._gpus = work, address, cpus, gpus
         self._asked, self._started = places, False
         self._actors = dict[int, Any]()

@@ -1,4 +1,4 @@
-"""Repeating: which runs are the same training with another seed, so that their numbers have a mean."""
+"""Repetitions: which runs are the same training with another seed, so that they can be pooled."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -55,15 +55,15 @@ def require_repetitions(runs: Sequence[Run]) -> None:
     first, *others = runs
     for other in others:
         if first.path.resolve() == other.path.resolve():
-            raise InputError("The same run is named twice, which would look like two trainings that agree.")
+            raise InputError("A run is named twice, which would look like two trainings that agree: name each once.")
         ours, theirs = _must_agree(first), _must_agree(other)
         # what was done with one of them alone has nothing to be pooled with
         differing = [name for name in ours if name in theirs and ours[name] != theirs[name]]
         if differing:
             told = [f"{name} ({ours[name]}; {theirs[name]})" for name in differing]
             raise InputError(
-                f"{first.path} and {other.path} differ in more than the seed of their training, so their numbers have "
-                f"no mean: in {', '.join(told)}. `faithmeter report` shows such runs side by side."
+                f"{first.path} and {other.path} differ in more than the training seed, so they cannot be pooled: in "
+                f"{', '.join(told)}. `faithmeter report` compares such runs."
             )
 
 

@@ -1,7 +1,7 @@
 """Results: flat rows, one number each, and the table of their kinds. Reports see nothing else.
 
-A kind's row says what the number is, between what it lies, which way is better and how runs are pooled. Nothing asks
-by how a name begins or ends: a new kind is a row here, and one that is not here is an error.
+A kind's row gives its title, bounds, which direction is better and how runs are pooled. A new kind is a row here, and
+an unknown kind is an error.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -179,13 +179,12 @@ Rows = Sequence[Row]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One measured number and what it is of.
+    """One measured number with its description.
 
     `kind` is a row of `KINDS`, such as `acu`, or a column of a judge's; `masking_ratio` the share of maskable tokens
-    masked, None where that means nothing; `n` the number of observations behind it; `measure` the importance measure
-    it is of; `low` and `high` a 95 % interval, over what `over` says (`seeds` or `observations`); `tokens` the number
-    of masked tokens where it is counted instead of a ratio; `detail` whatever else tells it from others of its kind
-    and measure, such as the layer whose weights were replaced.
+    masked, None if not applicable; `n` the number of texts or runs; `measure` the importance measure; `low` and `high`
+    a 95 % interval, over `over` (`seeds` or `observations`); `tokens` the number of masked tokens if counted instead of
+    a ratio; `detail` identifies it within its kind and measure, such as the layer whose weights were replaced.
     """
 
     kind: str

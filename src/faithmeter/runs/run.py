@@ -90,7 +90,7 @@ class RunConfig:
         """How the model was trained, in words."""
         if self.reference is not None:
             return "out of domain"
-        return "as it came" if self.training is None else self.training.how
+        return "trained elsewhere" if self.training is None else self.training.how
 
     @property
     def knows_masks(self) -> bool:
@@ -109,12 +109,14 @@ class Run:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not (self.path / "config.json").is_file():
-            raise InputError(f"{path} is not a run: it has no config.json. `faithmeter train {path} ...` makes one.")
+            raise InputError(f"{path} is not a run: it has no config.json. `faithmeter train {path} ...` creates one.")
         stored = read_config(self.path)
         if is_roar(self.path):
             raise InputError(f"{path} is a ROAR experiment, not a run: `faithmeter report {path}` shows it.")
         if "format" not in stored:
-            raise InputError(f"{path} is a model, not a run: `faithmeter check {path} --data FILE` makes one of it.")
+            raise InputError(
+                f"{path} is a model, not a run: `faithmeter check {path} --data FILE` creates a run for it."
+            )
 
     @classmethod
     def create(cls, path: str | Path, config: RunConfig) -> Run:
@@ -254,7 +256,7 @@ class Run:
     def classifier(self) -> Classifier:
         """Load the trained model, onto the device that `chosen_device` names."""
         if not self.trained:
-            raise InputError(f"{self.path} is not trained to its end: `faithmeter train {self.path} --resume`.")
+            raise InputError(f"The training of {self.path} is unfinished: `faithmeter train {self.path} --resume`.")
         config = self.config
         require_whole(
             self.model_folder,
@@ -389,9 +391,9 @@ def refuse_existing(path: Path) -> None:
     if is_roar(path):
         raise InputError(f"{path} holds a ROAR experiment, and nothing is overwritten. Choose another name.")
     if (path / "config.json").is_file() and not (path / "model").is_dir():
-        raise InputError(f"{path} holds an unfinished training: go on with `faithmeter train {path} --resume`.")
+        raise InputError(f"{path} holds an unfinished training: resume it with `faithmeter train {path} --resume`.")
     if path.exists():
-        raise InputError(f"{path} exists already, and nothing is overwritten. Choose another name or remove it first.")
+        raise InputError(f"{path} already exists, and nothing is overwritten. Choose another name or remove it first.")
 
 
 def environment() -> dict[str, Any]:

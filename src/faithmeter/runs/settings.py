@@ -1,4 +1,4 @@
-"""What results were made with, kept beside them, so that results of other settings are never mixed with these."""
+"""The settings of results, stored with them, so that results of different settings are never mixed."""
 
 from collections.abc import Mapping
 from importlib import metadata
@@ -36,12 +36,12 @@ def require_same(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Any]
     remedy = f"remove {folder} first: what is in it is then computed again."
     if not stored and any(file.suffix in (".parquet", ".safetensors") for file in folder.rglob("*")):
         raise InputError(
-            f"{folder} holds results, and its settings.json, which says what they were made with, is gone: they may be "
-            f"of another target, seed or model. Restore it from a copy, or {remedy}"
+            f"{folder} holds results without their settings.json: they may be of another target, seed or model. "
+            f"Restore it from a copy, or {remedy}"
         )
     changed = differing(stored, now) if stored else []
     if changed:
         raise InputError(
-            f"{folder} holds results with another {' and '.join(changed)}, which do not compare with these. Use the "
-            f"same settings ({dict(stored)}), or {remedy}"
+            f"{folder} holds results with another {' and '.join(changed)}, which cannot be compared with these. Use "
+            f"the same settings ({dict(stored)}), or {remedy}"
         )

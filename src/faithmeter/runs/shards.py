@@ -1,7 +1,7 @@
-"""Shards: work that is cut into pieces, a file each, so that whoever is stopped goes on at the piece he was at.
+"""Shards: work that is split into pieces, one file per piece, so that interrupted work resumes at the next piece.
 
-A file is whole or not there; a damaged one is set aside, told of, and made again. What is in a file does not depend on
-how often the work stopped, nor on who made the other files.
+A file is complete or absent; a damaged one is set aside, reported, and made again. The content of a file does not
+depend on interruptions, nor on which process made the other files.
 """
 
 import io

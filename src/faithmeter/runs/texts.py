@@ -23,12 +23,11 @@ def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporte
     """Say which rows of a split are cut and which have nothing to mask."""
     if encoded.truncated:
         reporter.note(
-            f"{encoded.truncated} of {len(encoded)} {part} rows are longer than {classifier.max_length} tokens "
-            "and were cut there."
+            f"{encoded.truncated} of {len(encoded)} {part} texts were truncated to {classifier.max_length} tokens."
         )
     unmaskable = int((encoded.maskable_counts == 0).sum())  # an empty text, or one of special tokens only
     if unmaskable:
-        reporter.note(f"{unmaskable} of {len(encoded)} {part} rows have no token that can be masked: kept as they are.")
+        reporter.note(f"{unmaskable} of {len(encoded)} {part} texts have no maskable token; they stay unmasked.")
 
 
 def in_units(encoded: Encoded, classifier: Classifier, split: datasets.Dataset, by: str, chunk: int) -> Encoded:

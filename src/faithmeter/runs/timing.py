@@ -1,4 +1,4 @@
-"""About how long work will take: from a few passes that are timed on this machine."""
+"""Estimates of the time of work, from a few forward passes timed on this machine."""
 
 import time
 

@@ -1,1 +1,1 @@
-"""Studies: what people come for, each a page of plain calls. The command line only parses and prints."""
+"""Studies: the main functions, each a page of plain calls. The command line only parses and prints."""

@@ -1,4 +1,4 @@
-"""Adopt: a model that came trained becomes a run, so that it can be checked and measured like any other."""
+"""Adopt: make a run of a model trained elsewhere, so that it can be checked and measured like any other."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ def adopt(
     reference: Run | None = None,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Make a run of a model folder or hub name that classifies already, and of data to judge it on.
+    """Make a run of a trained classifier, by folder or hub name, with data to judge it on.
 
-    The model is copied into the run, so that results stay true to it. A run that was made of the same model and data
-    is returned as it is. `masked_before` says that the model has been fine-tuned on masked text, which cannot be seen
-    from outside: masked rows are then what it is at home with, and otherwise its unmasked rows alone. `reference` is
-    the run whose domain the model was trained on, where this data is of another: its in-distribution test comes along.
+    The model is copied into the run, so that results stay valid. An existing run of the same model and data is returned
+    unchanged. `masked_before` states that the model was fine-tuned on masked texts, which cannot be verified: masked
+    texts are then the reference of the in-distribution test, otherwise only unmasked ones. `reference` is the run that
+    trained the model, if this data is of another domain: its in-distribution test is used.
     """
     home = None if reference is None else str(reference.path.resolve())
     reporter, path, model, data = reporter or Silent(), Path(path), absolute_model(model), data.absolute()
@@ -97,8 +97,8 @@ def _made_before(path: Path, asked: Mapping[str, object], reference: Run | None)
         differing = ["weights, for its model was trained anew"]
     if differing:
         raise InputError(
-            f"{path} is a run with another {' and '.join(differing)}. Ask as it was made, or name another place"
-            f"{' with --run' if reference is None else ''}."
+            f"{path} is a run with another {' and '.join(differing)}. Use the same options, or choose another "
+            f"directory{' with --run' if reference is None else ''}."
         )
     return run
 

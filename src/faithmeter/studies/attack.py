@@ -1,4 +1,4 @@
-"""Attack: change words of a run's test texts until its model answers otherwise, and store how often that worked."""
+"""Attack: change words of a run's test texts until the prediction changes, and store how often that succeeds."""
 
 import json
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ def attack(
 ) -> Run:
     """Attack test texts of a run, drawn at random; those of an earlier call are replaced.
 
-    A text whose answer is wrong already is left alone. The attacked texts are in `RUN/attacks.parquet`
-    (`attacked_rows` reads them), and how well it went is in the result rows of kind `attack`.
+    Texts that are already misclassified are not attacked. The attacked texts are in `RUN/attacks.parquet`
+    (`attacked_rows` reads them), and the results in the result rows of kind `attack`.
     """
     check_settings(kinds, budget)
     run = Run(path)

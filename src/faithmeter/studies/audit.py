@@ -1,6 +1,6 @@
-"""Audit: every other way in which the literature judges explanations, on one run, and whether the judges agree.
+"""Audit: judge explanations of one run by other methods of the literature, and whether the judges agree.
 
-Every judged batch is a file, so an audit that was stopped goes on where it was, and ends in the same rows.
+Every judged batch is a file, so an interrupted audit resumes and gives the same results.
 """
 
 import dataclasses
@@ -56,11 +56,11 @@ KNOWN_TOKEN_ROWS = 4000  # to learn the known token from: plenty for one word
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """What to judge, and by whom; nothing named means every judge and every measure that can and is not expensive.
+    """What to judge, and by which judges; by default all judges and measures that apply and are not expensive.
 
-    `rows` are test rows, drawn at random; each judge has a number of its own. `place` is where the known token goes;
-    `rationales` the column with what people marked as the reason; `adversary_steps` how long explanations are attacked;
-    `attacks` and `budget` how texts are; `other` another run of the same training with another seed.
+    `rows` is the number of test texts, drawn at random; by default each judge has its own. `place` is where the known
+    token goes; `rationales` the column with human rationales; `adversary_steps` the steps of attacks on explanations;
+    `attacks` and `budget` set the attacks on texts; `other` is another run of the same training with another seed.
     """
 
     judges: tuple[str, ...] | None = None
@@ -84,14 +84,14 @@ class AuditOptions:
 
 
 def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Reporter | None = None) -> Run:
-    """Let the judges judge importance measures on a run's test texts, and store what they say as result rows."""
+    """Judge importance measures on a run's test texts by several judges, and store their numbers as result rows."""
     run, options, reporter = Run(path), options or AuditOptions(), reporter or Silent()
     classifier = run.classifier()
     measures = [IMPORTANCE_MEASURES["random"], *_measures(options, classifier)]
     judges = _judges(run, options)
     for judge in judges:
         if not any(judge.fits(one) for one in measures if one.name != "random"):
-            raise InputError(f"None of the measures named can be judged by {judge.name}: name others, or leave it out.")
+            raise InputError(f"{judge.name} can judge none of these measures: name others, or leave out this judge.")
     run.judgements.mkdir(exist_ok=True)
     with only_one(run.path):
         plain = _as_it_is(run, options, classifier, reporter)
@@ -123,9 +123,9 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
     found = distinct(options.measures, classifier)
     for one in found:
         if IMPORTANCE_MEASURES.get(one.name, one) is not one:
-            raise InputError(f"{one.name} is the name of another measure: give yours a name of its own.")
+            raise InputError(f"{one.name} is the name of another measure: give yours a different name.")
         if not re.fullmatch(r"[\w-]+", one.name) or one.name in ("model", "checkpoints"):
-            raise InputError(f"{one.name!r} cannot be the name of a measure here: take letters, digits, - and _.")
+            raise InputError(f"{one.name!r} cannot be the name of a measure here: use letters, digits, - and _.")
     return found
 
 
@@ -203,12 +203,12 @@ def _with_second_run(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     found = [name for name, differs in differing.items() if differs]
     if found:
         raise InputError(
-            f"{other.path} has other {' and '.join(found)} than {run.path}: between two seeds nothing else may differ. "
+            f"{other.path} has other {' and '.join(found)} than {run.path}: only the seed may differ. "
             f"`faithmeter train RUN2 --seed 1` with all other options as for {run.path} makes one."
         )
     if other.weights == run.weights or (ours.training is not None and ours.seed == theirs.seed):
         raise InputError(
-            f"{other.path} has the same seed or the same weights as {run.path}, so that comparing them shows nothing. "
+            f"{other.path} has the same seed or the same weights as {run.path}, so a comparison shows nothing. "
             "Train with another --seed."
         )
     classifier, test = other.classifier(), plain.test
@@ -216,8 +216,8 @@ def _with_second_run(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     same_ids = np.array_equal(as_read.ids, test.ids) and np.array_equal(as_read.sequence, test.sequence)
     if not same_ids or classifier.mask_token_id != plain.classifier.mask_token_id:
         raise InputError(
-            f"The model of {other.path} cuts the texts into other tokens than that of {run.path} (another tokenizer or "
-            "--max-length), so that their explanations do not compare."
+            f"The model of {other.path} tokenises the texts differently from that of {run.path} (another tokenizer or "
+            "--max-length), so their explanations cannot be compared."
         )
     return dataclasses.replace(plain, other=classifier)
 
@@ -259,14 +259,14 @@ def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporte
     classifier = fresh_classifier(
         config.model, splits, seed=training.seed, max_length=config.max_length, vectors=config.vectors
     )
-    reporter.note(f"The {folder.name} judge trains a model of its own, on {len(few)} texts.")
+    reporter.note(f"The judge {folder.name} trains its own model, on {len(few)} texts.")
     parts = (few, splits.validation, splits.test)
     # where a long text was cut before the word, there is nothing to learn or to find
     train, validation, test = (_with_the_word(classifier, part) for part in parts)
     if not min(len(train), len(validation), len(test)):
         raise InputError(
-            "Every text is cut before the word at its end, so that there is nothing to find: `--place anywhere`, or a "
-            "run with a larger --max-length."
+            "Every text is truncated before the known token at its end: pass `--place anywhere`, or use a run with a "
+            "larger --max-length."
         )
     fine_tune(
         classifier,
@@ -284,8 +284,8 @@ def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporte
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     if reached < SOLVED:
         reporter.warn(
-            f"the model reads the known token in {100 * reached:.1f} % of texts only, so that it need not be what "
-            "decides: what this judge says is not sure."
+            f"the model reads the known token in only {100 * reached:.1f} % of texts, so other tokens may decide: "
+            "the results of this judge are uncertain."
         )
 
 
@@ -395,5 +395,5 @@ def _rows(bench: Bench, count: int, seed: int) -> Ints:
     if bench.truth is not None:
         order = order[_true_tokens(bench.test, bench.truth)[order] > 0]
         if not len(order):
-            raise InputError("No test text has a token that is known to matter, so there is nothing to judge by.")
+            raise InputError("No test text has a known important token, so there is nothing to compare with.")
     return order[:count]

@@ -1,4 +1,4 @@
-"""Check: is masking in-distribution for this model? Fits the in-distribution test and asks it about the test split."""
+"""Check: is masking in-distribution for this model? Fits the in-distribution test and applies it to the test split."""
 
 import shutil
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def check(
 ) -> list[Verdict]:
     """Fit MaSF on the run's validation split, store it with the run, and judge the randomly masked test split.
 
-    At most `rows` validation rows are used, drawn at random: the stored test grows with them.
+    At most `rows` validation texts are used, drawn at random: the stored test grows with them.
     """
     if form not in FORMS:
         raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")
@@ -54,8 +54,8 @@ def _check(run: Run, form: str, rows: int, reporter: Reporter) -> list[Verdict]:
         )
     if form == "paper":
         reporter.warn(
-            "The paper's form does not hold its level: up to a sixth of typical rows fall below 5 %. Read its p-values "
-            "beside the paper's, not as a verdict on this model."
+            "The paper's form does not hold its level: up to a sixth of typical texts fall below 5 %. Compare its "
+            "p-values with the paper's; they are no verdict on this model."
         )
     if lost:
         is_done(folder, reporter.warn)  # sets aside what is left of it
@@ -69,10 +69,10 @@ def _check(run: Run, form: str, rows: int, reporter: Reporter) -> list[Verdict]:
     if measured and run.measurement_settings.get("in_distribution", sum_of(folder)) != sum_of(folder):
         shutil.rmtree(folder)
         raise InputError(
-            f"The in-distribution test is another than the one that {run.path} was measured with: check with the same "
+            f"This in-distribution test differs from the one that {run.path} was measured with: check with the same "
             f"--form and --rows, on the same kind of machine. Otherwise: {_measure_anew(run)}"
         )
-    # that it knows masks is a claim: what the same texts are against its unmasked ones is shown beside it
+    # that it was trained on masks is a claim: the test against unmasked texts is shown as well
     doubted = [masf.against_unmasked()] if form == "calibrated" and _claimed(run) else []
     verdicts, *others = judge(classifier, [masf, *doubted], test, seed=config.seed, reporter=reporter)
     results = [result for verdict in verdicts for result in _results(verdict)]
@@ -86,9 +86,9 @@ def _check(run: Run, form: str, rows: int, reporter: Reporter) -> list[Verdict]:
 
 
 def _claimed(run: Run) -> bool:
-    """Whether that the model was trained on masked texts is known from its owner's word alone.
+    """Whether only the owner (--masked-before) says that the model was trained on masked texts.
 
-    A run on another domain has its model from a run that may have trained it, if it is still there.
+    A run on another domain has its model from another run, which may have trained it, if it still exists.
     """
     config, home = run.config, run.config.reference
     if home is not None and (Path(home) / "config.json").is_file():
@@ -97,11 +97,11 @@ def _claimed(run: Run) -> bool:
 
 
 def _measure_anew(run: Run) -> str:
-    return f"Remove {run.measurements} first, then check and measure anew."
+    return f"Remove {run.measurements} first, then check and measure again."
 
 
 def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
-    """Say in words whether masking may be trusted on a run, and what to do where it may not."""
+    """Return in words whether masking may be trusted on a run, and what to do if not."""
     run = Run(path)
     rows, remedy = run.results, command_to_train_on(run)
     beside = against_unmasked(rows)
@@ -110,7 +110,7 @@ def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
 
 
 def _of_the_reference(run: Run, form: str, rows: int, reporter: Reporter) -> MaSF:
-    """Return the in-distribution test of the domain that the model was trained on, which came along with it."""
+    """Return the in-distribution test of the domain that the model was trained on."""
     folder, config = run.in_distribution_folder, run.config
     if not folder.is_dir():  # it was damaged
         home = Run(str(config.reference)).in_distribution_folder
@@ -123,11 +123,11 @@ def _of_the_reference(run: Run, form: str, rows: int, reporter: Reporter) -> MaS
             f"--form {masf.form}."
         )
     if rows not in (ROWS, masf.rows):
-        reporter.warn(f"--rows {rows} is left aside: nothing is fitted on this run.")
+        reporter.warn(f"--rows {rows} is ignored: no test is fitted on this run.")
     reporter.note(
-        f"The in-distribution test is that of {config.reference}, fitted on {masf.rows} of its own validation rows. It "
-        "asks whether the texts of this other domain, masked or not, are what the model is at home with: at 0 % the "
-        "answer is about the domain alone."
+        f"The in-distribution test is that of {config.reference}, fitted on {masf.rows} of its validation texts. It "
+        "tests whether the texts of this other domain, masked or not, are like those the model was trained on: at 0 % "
+        "it tests only the domain."
     )
     return masf
 
@@ -141,11 +141,11 @@ def _fitted(
     rows: int,
     reporter: Reporter,
 ) -> MaSF:
-    """Fit the test on validation rows, at most `rows` of them, and say what to be careful about."""
+    """Fit the test on at most `rows` validation texts, and report cautions."""
     config = run.config
     if len(chosen) > rows:
         reporter.note(
-            f"The in-distribution test is fitted on {rows} of {len(chosen)} validation rows, drawn at random."
+            f"The in-distribution test is fitted on {rows} of {len(chosen)} validation texts, drawn at random."
         )
         chosen = chosen.select(
             sorted(random_stream(config.seed, Purpose.REFERENCE_ROWS).permutation(len(chosen))[:rows])
@@ -159,22 +159,21 @@ def _fitted(
 
 
 def _of_two_sources(validation: Encoded, test: Encoded) -> str | None:
-    """Return what to say where the test texts are much longer or shorter than those that the test is fitted on."""
+    """Return a warning if test texts are much longer or shorter than those that the test is fitted on."""
     before, now = (int(np.median(split.lengths)) for split in (validation, test))
     if max(before, now) <= 1.5 * min(before, now):
         return None
     return (
-        f"Validation texts have a median of {before} tokens and test texts of {now}, so they are not of one source: "
-        "the share of rows below 5 % at a ratio is not 5 % even where masking is fine. For an exact level make a "
-        "run whose validation rows are like its test rows (--validation-data)."
+        f"Validation texts have a median of {before} tokens and test texts of {now}, so they are not from one source: "
+        "the share of texts below 5 % is not 5 % even where masking is in-distribution. For an exact level make a run "
+        "whose validation texts are like its test texts (--validation-data)."
     )
 
 
 def _fit(run: Run, classifier: Classifier, validation: Encoded, form: str, *, plain: bool, reporter: Reporter) -> MaSF:
     """Fit the test and store it with the run.
 
-    A plain model is judged against its own unmasked rows; with masked references, random masking would pass by
-    construction.
+    A plain model is judged against its unmasked texts; against masked ones, random masking would pass by construction.
     """
     seed, folder = run.config.seed, run.in_distribution_folder
     if form == "paper":
@@ -206,7 +205,7 @@ def judge(
         for step in range(STEPS + 1):
             found = torch.zeros(len(masfs), 2, len(test), dtype=torch.float64)
             for batch in masked_at_random(test, step, (seed, Purpose.CHECK_MASKS)).batches(classifier.tokens_per_pass):
-                # two numbers a row and test are kept of its features, which would be 80 kB each of RoBERTa-base
+                # two numbers per text and test are kept, not its features, which are 80 kB per text for RoBERTa-base
                 features, rows = classifier.predict_with_features(batch)[1], batch.rows
                 for masf, p_values in zip(masfs, found, strict=True):
                     p_values[:, rows] = torch.stack(masf.p_values(features, lengths[rows], rows, step))

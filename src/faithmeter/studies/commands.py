@@ -1,4 +1,4 @@
-"""The commands that lead to a run or an experiment, from what it keeps: whoever reads a report can do it again."""
+"""The commands that reproduce a run or an experiment, from its stored settings."""
 
 from collections.abc import Mapping
 from typing import Any

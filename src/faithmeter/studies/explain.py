@@ -1,4 +1,4 @@
-"""Explain: one text or many, with the run's most faithful measure, or the most faithful one that is quick enough."""
+"""Explain: one text or many, with the run's most faithful measure, or the most faithful one within a time budget."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,13 +29,13 @@ def explain(
     budget: float | None = None,
     reporter: Reporter | None = None,
 ) -> list[Explanation]:
-    """Explain texts with a run's model; `measure` defaults to the one that was found most faithful on it.
+    """Explain texts with a run's model; `measure` defaults to the run's most faithful one.
 
     A string is one text, explained as the only one of a list, with a string as its context where the model takes pairs.
     With a `budget` of seconds per text, it is the most faithful one that fits into it (see `within_budget`).
 
-    Where the run's verdict is that these explanations may not be believed, the reporter is told first, and `doubt` of
-    each explanation says so; `cut` says where a text was too long to be read to its end.
+    If the run's verdict advises against these explanations, the reporter warns first, and `doubt` of each explanation
+    says so; `cut` says if a text was truncated.
     """
     run, reporter = Run(path), reporter or Silent()
     if measure is not None and budget is not None:
@@ -95,26 +95,26 @@ def within_budget(
     costs = {name: cost for name in measured if (cost := _seconds(rows, name, texts, random_runs)) is not None}
     if not costs:
         raise InputError(
-            f"It is not known how long explanations of {path} take, nor how faithful they are. Run `faithmeter measure "
-            f"{path}` first (what is measured already is not measured again), or name a measure (--measure)."
+            f"The time and the faithfulness of explanations of {path} were not measured. Run `faithmeter measure "
+            f"{path}` first (finished measurements are kept), or name a measure (--measure)."
         )
     fitting = {name for name, cost in costs.items() if cost <= budget}
     longest = int(texts.lengths.max(initial=0))
     if not fitting:
         cheapest = min(costs, key=lambda name: costs[name])
         raise InputError(
-            f"No measure fits into {budget:g} s: the quickest, {cheapest}, takes about {_said(costs[cheapest])} for "
-            f"the longest text ({longest} tokens). Give that much, or shorter texts."
+            f"No measure fits into {budget:g} s: the fastest, {cheapest}, takes about {_said(costs[cheapest])} for "
+            f"the longest text ({longest} tokens). Give a larger budget, or shorter texts."
         )
     chosen, best = most_faithful(rows, fitting), most_faithful(rows, set(costs))
     assert chosen is not None
     assert best is not None
     why = f"{chosen} explains {'this text' if len(texts) == 1 else 'each text'} in about {_said(costs[chosen])}"
     if chosen == best:
-        return chosen, f"{why}; no measure was found more faithful."
+        return chosen, f"{why}; it is the most faithful measure."
     return chosen, (
         f"{why}; it is the most faithful measure that fits into {budget:g} s. "
-        f"{best} is more faithful and does not fit: it would take about {_said(costs[best])}."
+        f"{best} is more faithful but would take about {_said(costs[best])}."
     )
 
 
@@ -139,7 +139,7 @@ def read_texts(path: str | Path, file: Path) -> tuple[list[str], list[str] | Non
     task = Run(path).config.data.resolved()
     rows = read_rows(file)
     if not rows:
-        raise InputError(f"{file} holds no row.")
+        raise InputError(f"{file} has no rows.")
     columns = [task.text] if task.context is None else [task.text, task.context]
     require_columns(rows[0], columns, str(file))
     require_text(rows, columns, str(file))

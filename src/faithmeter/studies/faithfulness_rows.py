@@ -221,8 +221,8 @@ def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdict
 def pool(runs: Sequence[Run]) -> list[Row]:
     """Return the result rows of several measured runs as one, each pooled over the runs (their seeds) as its kind says.
 
-    Only what was measured on all of them is there, and only kinds that this version knows. Runs that differ in more
-    than the seed of their training are refused.
+    Only what was measured on all of them is included, and only kinds that this version knows. Runs that differ in more
+    than the training seed are an error.
     """
     require_repetitions(runs)
     rows = [run.results for run in runs]

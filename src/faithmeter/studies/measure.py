@@ -1,7 +1,7 @@
-"""Measure: mask what each importance measure calls important, step by step, and see how fast performance falls.
+"""Measure: mask what each importance measure calls important, step by step, and measure how fast performance falls.
 
-Every finished batch is a file, so memory is flat and a killed measurement goes on at the batch it was at. Nothing is
-written that depends on how the work was cut: the rows are the same however often it stops.
+Every finished batch is a file, so memory is constant and a killed measurement resumes at the next batch. Results do not
+depend on how the work was split or interrupted.
 """
 
 import dataclasses
@@ -53,10 +53,10 @@ MOST_PIECES = 8  # that a walk is cut into for each process: with each, the run 
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """What to measure; no measure named means all that can explain the model, but for those `ON_REQUEST`.
+    """What to measure; by default all measures that can explain the model, except those `ON_REQUEST`.
 
-    `rows` and `beam_rows` are test rows, drawn at random; beam search is expensive, so it gets fewer. `by` is what is
-    masked and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
+    `rows` and `beam_rows` are numbers of test texts, drawn at random; beam search is expensive, so it may have fewer.
+    `by` is what is masked and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
     """
 
     measures: tuple[str | Explain | ImportanceMeasure, ...] | None = None
@@ -73,7 +73,7 @@ class MeasureOptions:
         if self.target not in TARGETS:
             raise InputError(f"There is no target {self.target!r}: choose {' or '.join(TARGETS)}.")
         if self.random_runs < 1:
-            raise InputError("At least one random run is needed as the baseline.")
+            raise InputError("At least one random draw is needed as the baseline.")
         require_units(self.by, self.chunk)
 
 
@@ -87,10 +87,9 @@ def measure(
     """Measure the faithfulness of importance measures on a run's test split.
 
     One of `workers` is this process, on all cores. Several are processes on one core each, which is faster; None means
-    one per core, at most `MOST_WORKERS`, but this process where a GPU does the work or there is little. Rows are the
-    same but for the last digits, which depend on the number of threads. Processes write warnings to standard error. A
-    script that asks for them needs the usual `if __name__ == "__main__"`. A measure that is a function of yours is
-    always measured in this process.
+    one per core, at most `MOST_WORKERS`, but only this process on a GPU or for little work. Results are the same up to
+    the last digits, which depend on the number of threads. Processes write warnings to standard error. A script that
+    uses them needs the usual `if __name__ == "__main__"`. A function of your own is always measured in this process.
     """
     run, options, reporter = Run(path), options or MeasureOptions(), reporter or Silent()
     with only_one(run.path):
@@ -130,11 +129,11 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
     if trusted(run.results) is False:
         remedy = command_to_train_on(run)
         reporter.warn(
-            "masking is out-of-distribution for this model, so these curves say little about its explanations. "
+            "masking is out-of-distribution for this model, so its curves say little about explanations. "
             + (
-                "The texts are of another domain than it was trained on."
+                "The texts are from another domain than its training data."
                 if remedy is None
-                else f"This goes on from it, with the same data, to one that understands masks: `{remedy}`."
+                else f"Fine-tune it on the same data to get a model that understands masks: `{remedy}`."
             )
         )
     found = checked(run.results)
@@ -196,7 +195,7 @@ def _finished(work: _Work, reporter: Reporter) -> list[str]:
             if measured_texts(folder) == rows:
                 finished.append(name)
             else:
-                reporter.note(f"{name} was begun and not finished, so it is left out: name it to go on with it.")
+                reporter.note(f"{name} is unfinished, so it is left out: name it in --measures to resume it.")
     return finished
 
 

@@ -48,7 +48,7 @@ def report(
 ) -> list[Path]:
     """Write a report into the folder `out`, and return the files: on runs, on ROAR experiments, or on both.
 
-    Runs that differ in the seed are pooled. An experiment is shown beside the runs of the same task.
+    Runs that differ only in the seed are pooled. An experiment is shown with the runs of the same task.
     """
     for name in formats:
         if name not in FORMATS:
@@ -58,12 +58,12 @@ def report(
     runs = [Run(path) for path in distinct if not is_roar(path)]
     unready = next((run for run in runs if not run.results), None)
     if unready is not None:
-        raise InputError(f"{unready.path} has no results yet: train it to its end first.")
+        raise InputError(f"{unready.path} has no results yet: finish its training first.")
     undone = next((run for run in experiments if run.unfinished or not run.results), None)
     if undone is not None:
         raise InputError(
-            f"{undone.path} is not finished, {undone.unfinished} pieces of work are left: "
-            f"`faithmeter roar {undone.path}` goes on with it."
+            f"{undone.path} is unfinished, {undone.unfinished} pieces of work are left: "
+            f"`faithmeter roar {undone.path}` resumes it."
         )
     reporter = reporter or Silent()
     groups = _repetitions(runs)
@@ -101,7 +101,7 @@ def _repetitions(runs: Sequence[Run]) -> dict[str, list[Run]]:
         if len(set(seeds)) < len(seeds):
             raise InputError(
                 f"{' and '.join(str(run.path) for run in same)} are the same training with the same seed, which would "
-                "look like two that agree. Name each once."
+                "look like two trainings that agree. Name each once."
             )
         title = f"{same[0].config.subject}, {same[0].config.how}"
         names = (title if number == 1 else f"{title} ({number})" for number in count(1))
@@ -224,7 +224,7 @@ def _examples(run: Run, rows: Rows) -> list[Example]:
         return []
     table = pyarrow.parquet.read_table(file, filters=[("measure", "=", best)])
     order = table["row"].to_numpy()[np.argsort(-table["acu"].to_numpy(), kind="stable")].tolist()
-    places = {order[-1]: "Least faithful.", order[len(order) // 2]: "Middling.", order[0]: "Most faithful."}
+    places = {order[-1]: "Least faithful.", order[len(order) // 2]: "Median.", order[0]: "Most faithful."}
     test, classifier, labels = run.data().test, run.classifier(), run.config.labels
     masf = run.in_distribution_test()
     found = []

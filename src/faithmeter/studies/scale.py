@@ -1,4 +1,4 @@
-"""Scale: one task learnt by a series of models, small to large; each trained, checked and measured, then compared."""
+"""Scale: models of increasing size on one task; each trained, checked and measured, then compared."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -43,7 +43,7 @@ def scale(
     for model in series(models):
         folder = Path(path) / Path(model).name
         if folder in [run.path for run in runs]:
-            raise InputError(f"Two models of the series are called {folder.name}: their runs would be one folder.")
+            raise InputError(f"Two models are named {folder.name}, so their runs would share a folder: name each once.")
         reporter.note(f"{model}, into {folder}:")
         run = train_or_go_on(folder, data, model, options, max_length=max_length, reporter=reporter)
         if not run.checked:

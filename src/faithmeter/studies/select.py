@@ -1,8 +1,8 @@
-"""Select, then predict (FRESH; Jain et al., 2020): how well does a model do that is shown the explanations alone?
+"""Select, then predict (FRESH; Jain et al., 2020): performance of a model that reads only the explanations.
 
 The run's model is explained on every text, only the rationale is kept, and a second model of the same kind learns the
-task from rationales. RUN/select/MEASURE/ keeps the explanations, some hundred texts a file, and what each second model
-answers: whoever was stopped goes on where it was, and ends in the same rows.
+task from rationales. RUN/select/MEASURE/ keeps the explanations, some hundred texts per file, and the predictions of
+each second model: interrupted work resumes and gives the same results.
 """
 
 import dataclasses
@@ -58,11 +58,11 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class SelectOptions:
-    """What to keep of each text, and how the second model learns from it.
+    """What to keep of each text, and how the second model is trained on it.
 
-    No measure named means the run's most faithful one, of those not too expensive to explain thousands of texts
-    with; random rationales of the same lengths are always there. `length` is the share of the maskable tokens that is
-    kept; `rows` and `epochs` are of the second training, by default the run's own; `seeds` those of second models.
+    The default measure is the run's most faithful one that is not too expensive for thousands of texts; random
+    rationales of the same lengths are always included. `length` is the share of the maskable tokens that is kept;
+    `rows` and `epochs` are of the second training, by default the run's own; `seeds` those of second models.
     """
 
     measures: tuple[str, ...] | None = None
@@ -87,11 +87,11 @@ class SelectOptions:
                 f"The length of a rationale is a share of the tokens, above 0 and at most 1; {self.length} is not."
             )
         if not self.rationales or len(set(self.rationales)) < len(self.rationales):
-            raise InputError("Name one kind of rationale at least, and each once.")
+            raise InputError("Name at least one kind of rationale, and each once.")
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            raise InputError("Seeds are whole numbers from 0 on, one at least, and each named once.")
+            raise InputError("Give at least one seed; seeds are whole numbers from 0, each named once.")
         if self.rows is not None and self.rows < 2:
-            raise InputError(f"{self.rows} training rows are too few to learn from; ask for two or more.")
+            raise InputError(f"{self.rows} training texts are too few; give two or more.")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class _Work:
 
 
 def select(path: str | Path, options: SelectOptions | None = None, *, reporter: Reporter | None = None) -> Run:
-    """Train second models on rationales alone, and store how well they do beside the full text and random tokens."""
+    """Train second models only on rationales; store their performance, and that of full texts and random tokens."""
     run, options, reporter = Run(path), options or SelectOptions(), reporter or Silent()
     classifier = run.classifier()
     training = second_training(run, options)
@@ -136,7 +136,7 @@ def select(path: str | Path, options: SelectOptions | None = None, *, reporter: 
         settings = _same_settings(work)
         _require_same_vocabulary(work)
         for note in with_classes_of(run.config.model, splits)[1]:
-            reporter.warn(f"{note} A second model begins with what it learnt before, from whole texts.")
+            reporter.warn(f"{note} A second model starts from its earlier weights, which were trained on whole texts.")
         write_json(run.selections / "settings.json", settings)
         _say_how_long(work, measures)
         with reporter.bar("Second models", len(measures) * len(options.rationales) * len(options.seeds)) as advance:
@@ -154,8 +154,8 @@ def second_training(run: Run, options: SelectOptions) -> TrainingConfig:
     training = run.config.training
     if training is None:
         raise InputError(
-            f"The model of {run.path} came trained, so what it began from is not known, and a second model cannot be "
-            "trained in the same way. `faithmeter train` makes a run of which it is."
+            f"The model of {run.path} was trained elsewhere, so its initial weights are unknown, and a second model "
+            "cannot be trained in the same way. Use a run made by `faithmeter train`."
         )
     return dataclasses.replace(
         training,
@@ -200,7 +200,7 @@ def _require_same_vocabulary(work: _Work) -> None:
     if work.fresh(0).tokenizer.get_vocab() != work.classifier.tokenizer.get_vocab():
         raise InputError(
             f"{work.run.config.model} has another vocabulary than when {work.run.path} was trained from it, so a "
-            "second model cannot begin there. Restore it, or train a new run."
+            "second model cannot start from it. Restore it, or train a new run."
         )
 
 

@@ -27,8 +27,8 @@ from faithmeter.training.loop import Attack, fine_tune
 from faithmeter.training.start import fresh_classifier, training_defaults, with_classes_of
 
 FLATTENS = (
-    "explanation-guided training flattens attention instead of leading it towards attributions (see "
-    "docs/robust-training.md): what comes of it is no test of the REGEX paper."
+    "explanation-guided training flattens attention instead of moving it towards attributions (see "
+    "docs/robust-training.md): its results are no test of Li et al. (2023)."
 )
 DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, and how many random choices of them
 
@@ -43,7 +43,7 @@ def train(
     vectors: str | None = None,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Masked fine-tuning of a model on a task, into a new run directory; then its performance, masked and not."""
+    """Masked fine-tuning of a model on a task, into a new run directory; then test it, masked and unmasked."""
     reporter = _main_process_only(reporter)
     path = Path(path)
     if PartialState().is_main_process:
@@ -76,11 +76,11 @@ def train(
 
 
 def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
-    """Go on with a training that was interrupted, to the same weights as if it had not been."""
+    """Resume an interrupted training, to the same weights as without the interruption."""
     run, reporter = Run(path), _main_process_only(reporter)
     with _alone(run.path):
         if run.trained and run.results:
-            raise InputError(f"{path} is trained to its end already: there is nothing to resume.")
+            raise InputError(f"The training of {path} is finished: there is nothing to resume.")
         config, splits = run.config, run.data()
         if config.training is None:  # it came trained, and only its results can be missing
             test = encode(run.classifier(), splits.test, "test", reporter)
@@ -116,7 +116,7 @@ def train_or_go_on(
     found = run.config
     asked = (absolute_model(model), data.absolute(), taught, max_length, vectors)
     if (found.model, found.data, found.training, found.max_length, found.vectors) != asked:
-        raise InputError(f"{path} is a run with another model, data or training. Name another place.")
+        raise InputError(f"{path} is a run with another model, data or training. Choose another directory.")
     return run if run.trained and run.results else resume(path, reporter=reporter)
 
 
@@ -154,7 +154,7 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
     chance = by_chance(run.results)
     # the best epoch was chosen on the validation texts, which flatters it there: the test texts have the last word
     if chance is not None and (outcome is None or not outcome.warnings):
-        reporter.warn(f"{chance} Its explanations may explain nothing.")
+        reporter.warn(f"{chance} Its explanations may be meaningless.")
     return run
 
 
@@ -170,7 +170,7 @@ def by_chance(rows: Rows) -> str | None:
     lucky = f", which may be chance (p = {p_value:.2f})" if reached["value"] > majority else ""
     return (
         f"The model's {reached['metric']} is {reached['value']:.3f} on {reached['n']} test texts{lucky}, and always "
-        f"answering the most frequent class gives {majority:.3f}."
+        f"predicting the most frequent class gives {majority:.3f}."
     )
 
 

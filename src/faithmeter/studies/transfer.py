@@ -1,4 +1,4 @@
-"""Transfer: a model that was trained on one domain becomes a run on the texts of another, to be judged there.
+"""Transfer: make a run of a model trained on one domain on texts of another, to judge it there.
 
 The run is one like any other, but for its in-distribution test: that is the one of the domain the model was trained on.
 Fitted on the new texts, it could not see that they are new.
@@ -30,20 +30,20 @@ SYNONYMS = (frozenset(("neg", "negative")), frozenset(("pos", "positive")))
 
 
 def transfer(path: str | Path, out: str | Path, data: DataSpec, *, reporter: Reporter | None = None) -> Run:
-    """Make at `out` a run of a run's model on data of another domain, whose test rows it is judged on.
+    """Make a run at `out` of a run's model on data of another domain, to be judged on its test texts.
 
-    Nothing is learnt from the data, so all rows of a file without a test split of its own are test rows. The run at
-    `path` must have been checked: its in-distribution test comes along. Performance at home and elsewhere is stored as
-    result rows. A run that was made in the same way is returned as it is.
+    Nothing is trained on the data, so all texts of a file without a test split are test texts. The run at `path` must
+    have been checked: its in-distribution test is used. Performance in and out of domain is stored as result rows. An
+    existing run with the same settings is returned unchanged.
     """
     run, reporter = Run(path), reporter or Silent()
     home = run.config
     if home.reference is not None:
-        raise InputError(f"{path} is out of domain already: name the run that it was made of, {home.reference}.")
+        raise InputError(f"{path} is already a run on another domain: name the run it was made from, {home.reference}.")
     classifier = run.classifier()
     if not run.checked:
         raise InputError(
-            f"{path} has no in-distribution test, so nobody could tell whether other texts are strange to its model. "
+            f"{path} has no in-distribution test, so it cannot be tested whether other texts are out-of-distribution. "
             f"Run `faithmeter check {path}` first."
         )
     data = _all_rows_tested(data.absolute(), reporter)
@@ -68,7 +68,7 @@ def _all_rows_tested(data: DataSpec, reporter: Reporter) -> DataSpec:
     """Return the data with all rows of a single file as its test rows."""
     if data.data is None or data.test_data is not None or Path(data.data).is_dir():
         return data
-    reporter.note(f"All rows of {data.data} are test rows: nothing is learnt from them.")
+    reporter.note(f"All texts of {data.data} are test texts: nothing is trained on them.")
     return dataclasses.replace(data, test_data=data.data)
 
 
@@ -114,8 +114,8 @@ def _with_classes(data: DataSpec, classes: Sequence[str], reporter: Reporter) ->
     if matched is None:
         example = ",".join(f"{label}={name}" for label, name in zip(labels, classes, strict=False))
         raise InputError(
-            f"The data's labels ({', '.join(named.values())}) are not surely the model's classes "
-            f"({', '.join(classes)}). Say which is which: --classes {example}, if that is what they mean."
+            f"The data's labels ({', '.join(named.values())}) do not match the model's classes "
+            f"({', '.join(classes)}). Map them: --classes {example}, if that is what they mean."
         )
     taken = {label: matched[name] for label, name in named.items()}
     reporter.note(f"Classes, data to model: {', '.join(f'{label} is {name}' for label, name in taken.items())}.")

@@ -1,4 +1,4 @@
-"""How a classifier is trained: one table of settings, and what is refused."""
+"""How a classifier is trained: one table of settings, and their checks."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -39,9 +39,9 @@ OPTIMIZERS: Mapping[str, str] = MappingProxyType({"adamw": "AdamW", "amsgrad": "
 class TrainingConfig:
     """How a classifier is trained. The defaults are the paper's (Madsen et al., 2024, App. D: RoBERTa's for GLUE).
 
-    `batch_size` rows go through the model at a time and `accumulate` such batches make one optimiser step. `clip` is
-    the largest gradient norm (0: not clipped). `mask_context` also masks the second sequence in training, as the
-    published code does. `curriculum` shows short texts first, for models trained from scratch.
+    `batch_size` texts make a batch and `accumulate` batches make one optimiser step. `clip` is the maximum gradient
+    norm (0: not clipped). `mask_context` also masks the second sequence in training, as the published code does.
+    `curriculum` shows short texts first, for models trained from scratch.
 
     `robust` names what is added to cross-entropy, in ordinary epochs (docs/robust-training.md says how the strengths
     were found): `igr` and `vat` with their weights, `vat` within `vat_radius` times the length of a text's embeddings;
@@ -105,8 +105,8 @@ class TrainingConfig:
             raise InputError("The shares and the budget of robust training must lie between 0 and 1.")
         if ADVERSARIAL in self.robust and self.epochs < 2:
             raise InputError(
-                "A model that has learnt nothing cannot be attacked, so adversarial training begins with the second "
-                "epoch: train for 2 epochs or more."
+                "Adversarial training starts in the second epoch, because an untrained model cannot be attacked: train "
+                "for 2 epochs or more."
             )
 
     @property
@@ -130,7 +130,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What a user may say about training; None means the default for the model and task."""
+    """Options of training; None means the default for the model and task."""
 
     strategy: str | None = None
     validation: str | None = None
@@ -172,7 +172,7 @@ def way_of(name: str) -> tuple[str, tuple[str, ...]]:
     strategy, *robust = name.split("+")
     if strategy not in STRATEGIES or not set(robust) <= set(ROBUST):
         raise InputError(
-            f"There is no way of training {name!r}.{nearest(name, WAYS)} Choose from {', '.join(WAYS)}, or spell one: "
-            f"{', '.join(STRATEGIES)}, then + and any of {', '.join(ROBUST)}."
+            f"There is no way of training {name!r}.{nearest(name, WAYS)} Choose from {', '.join(WAYS)}, or combine "
+            f"{', '.join(STRATEGIES)} with + and any of {', '.join(ROBUST)}."
         )
     return strategy, tuple(robust)

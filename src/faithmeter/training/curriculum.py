@@ -1,4 +1,4 @@
-"""In which order and how often rows are shown: mini-batches of like lengths, and short texts before long ones.
+"""In which order and how often texts are shown: mini-batches of similar lengths, and short texts before long ones.
 
 A model trained from scratch sits on a long plateau when it meets long or masked stories first. The curriculum gives it
 the shortest rows, unmasked, until it has learnt them: first a few hundred that it can almost know by heart, then more

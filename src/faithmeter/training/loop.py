@@ -68,8 +68,8 @@ def fine_tune(
     """Train the classifier in place, for all epochs, and leave it with the weights of the first best epoch.
 
     Where `config.robust` names `adversarial`, `attack(rows, epoch)` must return attacked copies of training rows.
-    Goes on from the last checkpoint in `checkpoints`, if there is one, to the same weights (bit for bit on a CPU) as
-    a training that was never interrupted.
+    Resumes from the last checkpoint in `checkpoints`, if there is one, to the same weights (bit for bit on a CPU) as an
+    uninterrupted training.
     """
     if ADVERSARIAL in config.robust and attack is None:
         raise ValueError("adversarial training needs an attack, which works on texts and not on tokens")
@@ -105,15 +105,15 @@ class _Training:
         stored = checkpoint.load_latest(checkpoints, classifier.model, optimizer, reporter.warn)
         if stored is not None:
             self.state = stored
-            reporter.note(f"Going on after epoch {stored.epoch}.")
+            reporter.note(f"Resuming after epoch {stored.epoch}.")
         self.model, self.optimizer = self.accelerator.prepare(classifier.model, optimizer)
         self.plain_optimizer = optimizer
         # as many rows are attacked in every epoch as in any other, so that the steps can be counted beforehand
         self.attacked = round(config.adversarial_share * len(train)) if ADVERSARIAL in config.robust else 0
         if ADVERSARIAL in config.robust and not self.attacked:
             raise InputError(
-                f"A share of {config.adversarial_share} of {len(train)} training rows is none: adversarial training "
-                "needs a larger --adversarial-share, or more rows."
+                f"A share of {config.adversarial_share} of {len(train)} training texts is none: adversarial training "
+                "needs a larger --adversarial-share, or more texts."
             )
         self.rows_at_once = config.batch_size
         group = config.batch_size * config.accumulate
@@ -203,7 +203,7 @@ class _Training:
         loss /= count
         if not np.isfinite(loss + sum(added)):
             raise InputError(
-                f"The loss is {loss} in epoch {epoch}: training went astray. Lower --learning-rate, or pass --clip 1."
+                f"The loss is {loss} in epoch {epoch}: training diverged. Lower --learning-rate, or pass --clip 1."
             )
         accuracy = right / unmasked if unmasked else float("nan")
         return loss, accuracy, {kind: value / count for kind, value in zip(kinds, added, strict=True)}
@@ -224,13 +224,13 @@ class _Training:
                 if self.rows_at_once == 1 or self.accelerator.num_processes > 1:
                     raise InputError(
                         "Memory ran out in training. Lower --batch-size (and raise --accumulate by as much), or "
-                        "--max-length, or use a machine with more memory. What is finished is kept."
+                        "--max-length, or use a machine with more memory. Finished work is kept."
                     ) from error
             # out of the handler, whose error would hold on to what filled the memory
             if self.rows_at_once == self.config.batch_size:
                 self.reporter.warn(
-                    f"Memory ran out with {self.rows_at_once} rows at once: from here on half as many go through the "
-                    "model at a time, and fewer where that does not do. The steps are of as many rows as before."
+                    f"Memory ran out with {self.rows_at_once} texts per pass: passes are halved from here on, as "
+                    "often as needed. The optimiser steps keep their size."
                 )
             self.rows_at_once = (self.rows_at_once + 1) // 2
             self.optimizer.zero_grad()

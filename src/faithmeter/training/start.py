@@ -39,7 +39,7 @@ def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
         return splits, []
     fitting = splits.in_order_of(classes)
     if fitting is not None:
-        return fitting, [f"The model classifies already: its head and its classes ({', '.join(fitting.labels)}) stay."]
+        return fitting, [f"The model is a classifier: it keeps its head and classes ({', '.join(fitting.labels)})."]
     return splits, [
         f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(splits.labels)}): "
         "it learns a new head."
@@ -51,7 +51,7 @@ def fresh_classifier(
 ) -> Classifier:
     """Return the model as it is before it is trained on the splits; `seed` draws what it does not bring along."""
     if vectors is not None and model != BILSTM:
-        raise InputError(f"Word vectors are for the model {BILSTM!r}, which has embeddings of words; {model} has not.")
+        raise InputError(f"Word vectors are only for the model {BILSTM!r}, which has word embeddings; not for {model}.")
     if model not in FROM_SCRATCH:
         return load_classifier(model, splits.labels, new_head=True, seed=seed, max_length=max_length)
     pairs = "context" in splits.train.column_names

@@ -1,4 +1,4 @@
-"""The page's server: one run, its model, and questions about texts. It listens to this machine only.
+"""The page's server: one run, its model, and requests about texts. It listens on this machine only.
 
 Another web site that a user has open could send requests here too. So the host and the origin of every request are
 checked (DNS rebinding, cross-site requests), questions must be JSON, and the page may load nothing from elsewhere.
@@ -94,7 +94,7 @@ class Explorer:
         if not text.strip():
             raise InputError("There is no text to explain.")
         if self.pairs and not str(context or "").strip():
-            raise InputError("This model takes pairs: give the context too.")
+            raise InputError("This model takes pairs: give a context as well.")
         options = replace(self.options, target=str(question.get("target") or PREDICTED))
         require_target(options.target, self.config.labels)
         chosen = [as_measure(str(name)) for name in question.get("measures") or [self.best]][:2]
@@ -141,7 +141,7 @@ def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
 async def _question(request: Request) -> dict[str, Any]:
     """Return the JSON object of a request, if it is one and not too large."""
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-        raise InputError("Ask with a JSON object (content type application/json).")
+        raise InputError("Send a JSON object (content type application/json).")
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -152,7 +152,7 @@ async def _question(request: Request) -> dict[str, Any]:
     except ValueError as error:
         raise InputError("That is not JSON.") from error
     if not isinstance(question, dict):
-        raise InputError("Ask with a JSON object.")
+        raise InputError("Send a JSON object.")
     return question
 
 

@@ -1,7 +1,7 @@
-"""The queue of explanations: many people at once, one pass through the model at a time, in turn.
+"""The queue of explanations: many clients at once, which take turns of one forward pass.
 
-A thread for each piece of work, and a turn that goes round between passes: a beam search of minutes delays a quick
-question by one pass only. Work that nobody asks after any more, or that was cancelled, ends at its next pass.
+One thread per explanation, and a turn that rotates between passes: a beam search of minutes delays a quick request by
+only one pass. Work that no client polls any more, or that was cancelled, ends at its next pass.
 """
 
 import secrets

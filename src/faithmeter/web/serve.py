@@ -1,4 +1,4 @@
-"""Serve: a page on this machine to explore a run's model."""
+"""Serve: a web page on this machine to explore a run's model."""
 
 import ctypes
 import ipaddress
@@ -22,7 +22,7 @@ def serve(path: str | Path, *, host: str = "127.0.0.1", port: int = 8000, report
     reporter, host = reporter or Silent(), host.strip("[]")
     name = name_in_address(host)
     if name not in LOOPBACK:
-        reporter.warn(f"everybody who reaches {host} can use this page; it asks for no password.")
+        reporter.warn(f"anyone who can reach {host} can use this page; it has no password.")
     app = create_app(Run(path), LOOPBACK | {name})
     reporter.note(f"The page is at http://{name}:{port} until you press Ctrl-C.")
     _share_one_heap()
@@ -36,9 +36,9 @@ def name_in_address(host: str) -> str:
         numeric = ipaddress.ip_address(host)
     if not host or (numeric is not None and numeric.is_unspecified):
         raise InputError(
-            f"--host {host!r} stands for every address of this machine, and the page answers only to a name that it "
-            "knows, or other web sites could ask it in a visitor's name. Name the one address or host name that people "
-            "will type, such as --host 192.168.1.20."
+            f"--host {host!r} stands for every address of this machine, but the page answers only to a name that it "
+            "knows, so that other web sites cannot send requests for a visitor. Give the address or host name that "
+            "people will type, such as --host 192.168.1.20."
         )
     return f"[{host}]" if isinstance(numeric, ipaddress.IPv6Address) else host.lower()
 

@@ -1,1 +1,1 @@
-"""ROAR and Recursive ROAR: mask what is called important, retrain, measure again."""
+"""ROAR and Recursive ROAR: mask the most important tokens, retrain, measure again."""

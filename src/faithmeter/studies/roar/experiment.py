@@ -66,7 +66,7 @@ class RoarRun:
         if not is_roar(self.path):
             what = "holds something else" if self.path.exists() else "is not there yet"
             raise InputError(
-                f"{path} is no ROAR experiment: it {what}. To make a new one, name the data with --task or --data."
+                f"{path} is not a ROAR experiment: it {what}. To create one, name the data with --task or --data."
             )
 
     @classmethod
@@ -84,7 +84,7 @@ class RoarRun:
                 ]
                 words = " and ".join({"fingerprint": "content of data, model or vectors"}.get(n, n) for n in differing)
                 raise InputError(
-                    f"{path} is an experiment with another {words}, whose trainings do not compare with these. Choose "
+                    f"{path} is an experiment with another {words}, which cannot be compared with this one. Choose "
                     "another folder."
                 )
             config = replace(config, **grown)

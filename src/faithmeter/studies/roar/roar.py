@@ -1,4 +1,4 @@
-"""Roar: mask what is called important, retrain, measure again. A graph of trainings, each kept once it is done."""
+"""Roar: mask the most important tokens, retrain, measure again. A graph of trainings; finished ones are kept."""
 
 import dataclasses
 import functools
@@ -63,7 +63,7 @@ Tokenised = dict[str, Encoded]  # by the name of the split
 
 @dataclass(frozen=True)
 class RoarOptions:
-    """What to retrain for; no measure named means all that can explain the model, but for the expensive ones.
+    """What to retrain for; by default all measures that can explain the model, except the expensive ones.
 
     `ig_steps` is the number of steps of integrated gradients: 50 in the paper.
     """
@@ -104,10 +104,10 @@ def roar(
     workers: int = 1,
     reporter: Reporter | None = None,
 ) -> RoarRun:
-    """Do ROAR and Recursive ROAR into a folder. What is done there already is kept, so that it goes on after a crash.
+    """Run ROAR and Recursive ROAR in a folder. Finished trainings are kept, so the same call resumes after a crash.
 
-    `workers` processes train at once; the results do not depend on how many there are. A script that asks for several
-    must begin its work under `if __name__ == "__main__":`, as everywhere in Python.
+    `workers` processes train in parallel; the results do not depend on their number. A script that uses several needs
+    the usual `if __name__ == "__main__":`.
     """
     run = begin_roar(path, data, model, options, training, max_length=max_length, vectors=vectors, reporter=reporter)
     return go_on(run, workers=workers, reporter=reporter)
@@ -146,9 +146,7 @@ def begin_roar(
     for note in splits.notes:
         reporter.note(note)
     for note in kept:
-        reporter.warn(
-            f"{note} Every training begins with what it learnt before, from texts that nothing was masked in."
-        )
+        reporter.warn(f"{note} Every training starts from its earlier weights, which were trained on unmasked texts.")
     classifier = fresh_classifier(model, splits, seed=0, max_length=max_length, vectors=vectors)
     for note in classifier.notes:
         reporter.note(note)
@@ -203,7 +201,7 @@ def _go_on(run: RoarRun, workers: int, reporter: Reporter) -> RoarRun:
     every = run.config.nodes()
     left = _left(run, every, reporter)
     if len(left) < len(every):
-        reporter.note(f"{len(every) - len(left)} of {len(every)} pieces of work are done already.")
+        reporter.note(f"{len(every) - len(left)} of {len(every)} pieces of work are already done.")
     if left:
         _prepared.cache_clear()  # the files may have changed since this process read them
         _, encoded, classifier = _prepared(str(run.path))
@@ -212,7 +210,7 @@ def _go_on(run: RoarRun, workers: int, reporter: Reporter) -> RoarRun:
         with one_thread():
             seconds = estimated_seconds(classifier, encoded, left, run.config) / workers
         trainings = sum(node.kind != IMPORTANCE for node in left)
-        reporter.note(f"{trainings} trainings, {workers} at a time: about {duration(seconds)}.")
+        reporter.note(f"{trainings} trainings, {workers} in parallel: about {duration(seconds)}.")
     for node in every:
         if run.is_done(node):  # a killed process may not have come to it
             tidy(run, node)
@@ -257,8 +255,8 @@ def _prepared(path: str) -> tuple[Splits, Tokenised, Classifier]:
     splits, _ = with_classes_of(config.model, load_splits(config.data, labels_known=True))
     if fingerprint_with(splits, config.model, config.vectors) != config.fingerprint:
         raise InputError(
-            f"The data, the model or the word vectors of {path} have changed since it was begun. Restore the files, or "
-            "begin a new one."
+            f"The data, the model or the word vectors of {path} have changed since it was started. Restore the files, "
+            "or start a new experiment."
         )
     classifier = _fresh(config, splits, 0)
     return splits, {name: encode(classifier, getattr(splits, name), name, Silent()) for name in SPLITS}, classifier

@@ -1,4 +1,4 @@
-"""Hold ROAR and Recursive ROAR against the truth, on a problem whose important features are known."""
+"""Test ROAR and Recursive ROAR on a problem whose important features are known."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""About how long the jobs of a suite will take: from a few mini-batches and passes that are timed on this machine."""
+"""Estimates of the time of a suite's jobs, from a few mini-batches and forward passes timed on this machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a suite file says: a plain TOML file that names tasks, models, seeds, ways, measures and judges.
+"""Suite files: plain TOML files that name tasks, models, seeds, ways of training, measures and judges.
 
-Every key is the name of an option of a command, so that the file has nothing of its own to learn; docs/suites.md lists
-them. Faults are told with the table they are in.
+Every key is the name of a command's option, so there is no separate vocabulary; docs/suites.md lists them. Errors name
+the table they are in.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ def suite_text(name: str | Path) -> tuple[str, Path]:
     if str(name) in ready_suites():
         return (READY / f"{name}.toml").read_text(encoding="utf-8"), Path.cwd()
     raise InputError(
-        f"There is no suite {str(name)!r}, neither a file nor one that comes along."
+        f"There is no suite {str(name)!r}, neither a file nor an included one."
         f"{nearest(str(name), ready_suites())} There are {', '.join(ready_suites())}; "
         "`faithmeter bench-suite --show NAME` prints one to copy."
     )
@@ -149,7 +149,7 @@ def _suite(said: dict[str, Any], name: str, folder: Path, data_dir: str | Path |
     report = _checked(tables["report"] or {}, {"formats": Names, "examples": bool}, "[report]")
     _known(report.get("formats", ()), FORMATS, "format", "[report]")
     if not any((measured, audited, retrained, tables["select"] is not None)):
-        raise _FaultError("there is nothing to do: say what with [measure], [audit], [select] or [roar].")
+        raise _FaultError("there is nothing to do: add [measure], [audit], [select] or [roar].")
     return Suite(
         name=own.get("name", name),
         about=own.get("about", ""),
@@ -186,7 +186,7 @@ def _training(table: dict[str, Any], ways: Names) -> dict[str, TrainingOptions]:
         taught[way] = TrainingOptions(**{**for_all, **for_one, "strategy": strategy, "robust": robust})
     same = next((way for way in ways if list(taught.values()).count(taught[way]) > 1), None)
     if same is not None:
-        raise _FaultError(f"at the top: the way {same!r} is the same training as another that is named; leave one out.")
+        raise _FaultError(f"at the top: the way {same!r} is the same training as another one; leave one out.")
     return taught
 
 
@@ -254,7 +254,7 @@ def _models(listed: object, folder: Path) -> tuple[SuiteModel, ...]:
 
 def _table(said: object, name: str) -> dict[str, Any] | None:
     if said is not None and not isinstance(said, dict):
-        raise _FaultError(f"{name} is a table of settings: write [{name}] and one setting a line.")
+        raise _FaultError(f"{name} is a table of settings: write [{name}] and one setting per line.")
     return None if said is None else dict(said)
 
 
@@ -344,7 +344,7 @@ def _known(named: Iterable[str], known: Iterable[str], what: str, where: str) ->
 def _distinct(named: Sequence[Any], what: str, where: str) -> None:
     twice = next((name for name in named if list(named).count(name) > 1), None)
     if twice is not None:
-        raise _FaultError(f"{where}: the {what} {twice!r} is there twice; name each once, or give one another `name`.")
+        raise _FaultError(f"{where}: the {what} {twice!r} is named twice; name each once, or give one another `name`.")
 
 
 def _say(make: Any, *given: Any, where: str, **named: Any) -> Any:  # noqa: ANN401 (any call)

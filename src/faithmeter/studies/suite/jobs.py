@@ -1,7 +1,7 @@
 """From a suite to a graph of jobs, and each job done: train → check → measure by shards → summarise → judge → report.
 
 A job that is done leaves a mark, a small file that appears whole or not at all, with what it was done with: settings,
-data, weights, version. The mark is what makes the same command go on, and what tells when old results do not fit.
+data, weights, version. By the mark the same command resumes, and recognises old results that do not fit.
 """
 
 from __future__ import annotations

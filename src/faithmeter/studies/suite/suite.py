@@ -1,7 +1,7 @@
 """Bench-suite: a whole benchmark from one file: every task, model, way and seed trained, checked, measured, judged.
 
-What is done is kept and skipped, so the same command goes on after a crash, a cancelled job of a cluster, or a change
-of the file that asks for more. The result rows are the same whatever the engine and the number of workers.
+Finished jobs are kept and skipped, so the same command resumes after a crash, a cancelled cluster job, or an extension
+of the file. The results are the same whatever the engine and the number of workers.
 """
 
 import csv
@@ -64,8 +64,8 @@ SECONDS = "seconds"  # the metric of rows that are times, which differ from one 
 class EngineOptions:
     """Where the jobs run. `workers` is how many at a time; None means one per core, or all that a cluster has room for.
 
-    `address` is that of a Ray cluster (None starts one on this machine); `cpus` and `gpus` are what each of its
-    workers asks for.
+    `address` is that of a Ray cluster (None starts one on this machine); `cpus` and `gpus` are what each of its workers
+    requests.
     """
 
     engine: str = "this-process"
@@ -79,9 +79,9 @@ class EngineOptions:
         if self.engine not in ENGINES:
             raise InputError(f"There is no engine {self.engine!r}: choose from {', '.join(ENGINES)}.")
         if self.engine != "ray" and (self.address is not None or (self.cpus, self.gpus) != (1, 0)):
-            raise InputError("An address, and the cores and GPUs of a job, are of a Ray cluster: --engine ray.")
+            raise InputError("--address, --cpus and --gpus apply only to a Ray cluster: pass --engine ray.")
         if self.engine == "this-process" and (self.workers or 1) > 1:
-            raise InputError("This process does one job at a time: for more workers, --engine processes or ray.")
+            raise InputError("this-process runs one job at a time: for more workers, pass --engine processes or ray.")
 
     def make(self, work: Callable[[Job], None]) -> Engine[Job]:
         """Return the engine."""
@@ -113,15 +113,15 @@ def bench_suite(
     dry_run: bool = False,
     reporter: Reporter | None = None,
 ) -> SuiteOutcome:
-    """Do all that a suite file asks for into the folder `out`, and write one report and the tables.
+    """Run a suite file in the folder `out`, and write one report and the tables.
 
-    What was done there with other settings, data, weights or another version is refused, unless `redo` says to remove
-    it and do it anew. `estimate` times each model first; `dry_run` says what would be done, and does nothing.
+    Results with other settings, data, weights or another version are an error, unless `redo` says to remove and repeat
+    them. `estimate` times each model first; `dry_run` prints what would be done, and does nothing.
     """
     asked, place = read_suite(suite, data_dir=data_dir), Path(out).resolve()
     engine, reporter = engine or EngineOptions(), reporter or Silent()
     if place.exists() and not (place / "suite.toml").is_file() and any(_visible(place)):
-        raise InputError(f"{out} holds something else than a suite, and nothing is overwritten. Choose another name.")
+        raise InputError(f"{out} exists and is not a suite; nothing is overwritten. Choose another folder.")
     if dry_run:
         _plan(asked, place, engine, redo=False, estimate=estimate, reporter=reporter)
         return SuiteOutcome(place, None, (), ())
@@ -164,16 +164,16 @@ def _plan(
     left, stale = what_is_left(out, every)
     if stale and redo:
         for folder, words in stale.items():
-            reporter.warn(f"{folder} was done with another {words}: it is removed, and done anew.")
+            reporter.warn(f"{folder} was done with another {words}: it is removed and done again.")
             shutil.rmtree(out / folder, ignore_errors=True)
             shutil.rmtree(mark_file(out, folder).with_suffix(""), ignore_errors=True)
         left, stale = what_is_left(out, every)
     if stale:
         (folder, words), *more = stale.items()
         raise InputError(
-            f"{out / folder}{f' and {len(more)} more' if more else ''} was done with another {words}, and does not "
-            "compare with what is asked for now. Choose another folder for the suite, or pass --redo to remove such "
-            "results and do them anew."
+            f"{out / folder}{f' and {len(more)} more' if more else ''} was done with another {words}, and cannot be "
+            "compared with this suite. Choose another folder for the suite, or pass --redo to remove such results and "
+            "do them again."
         )
     _say_what_is_left(every, left, seconds, engine, reporter)
     return every, left, seconds
@@ -194,12 +194,14 @@ def _say_what_is_left(
     every: Sequence[Job], left: Sequence[Job], seconds: Mapping[str, float], engine: EngineOptions, reporter: Reporter
 ) -> None:
     places = 1 if engine.engine == "this-process" else engine.workers or workers_here()
-    done = f", of which {len(every) - len(left)} are done already" if len(left) < len(every) else ""
+    done = f", of which {len(every) - len(left)} are already done" if len(left) < len(every) else ""
     reporter.note(f"{len(every)} jobs in {len({job.plan.folder for job in every})} folders{done}.")
     if left and seconds:
         known = [seconds[job.name] for job in left if job.name in seconds]
         total = duration(time_left(known, places=places, estimated=0, taken=0))
-        reporter.note(f"They will take about {total}, {places} at a time, if all cores are like one of this machine.")
+        reporter.note(
+            f"They will take about {total}, {places} in parallel, if all cores are as fast as this machine's."
+        )
 
 
 def what_is_left(out: Path, jobs: Sequence[Job]) -> tuple[list[Job], dict[str, str]]:
@@ -257,7 +259,7 @@ def _do(
 
         def failed(job: Job, error: InputError) -> None:
             failures.append(f"{job.name}: {error}")
-            reporter.warn(f"{job.name} cannot be done, nor what needs it: {error}")
+            reporter.warn(f"{job.name} failed, and jobs that depend on it are skipped: {error}")
 
         go_through(
             machine,
