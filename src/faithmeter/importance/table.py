@@ -145,7 +145,7 @@ _TABLE = (
         signed=True,
         recursive=False,
         expensive=True,
-        meaning="Beam search for the order of masking that lowers the class's score soonest; gives an order, no amounts.",
+        meaning="Beam search for the order of masking that lowers the class's score soonest; an order, no amounts.",
         order_only=True,
     ),
     ImportanceMeasure(
