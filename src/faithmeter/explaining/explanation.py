@@ -19,7 +19,7 @@ from faithmeter.measuring.curves import Floats, area_between_curves, masking_wal
 from faithmeter.models.classifier import Classifier
 
 RANDOM_RUNS = 5
-PREDICTED = "predicted"  # the target that stands for whichever class the model answers
+PREDICTED = "predicted"  # the target that stands for the predicted class
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class ExplainOptions:
 
     @property
     def units(self) -> tuple[str, int]:
-        """What is masked as a whole, and how many tokens a chunk holds at most."""
+        """The units that are masked as a whole, and the maximum tokens per chunk."""
         return self.by or TOKEN, CHUNK if self.chunk is None else self.chunk
 
 
 def require_target(target: str, labels: Sequence[str]) -> None:
-    """Refuse a class that there is not."""
+    """Raise InputError for an unknown class."""
     if target != PREDICTED and target not in labels:
         raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")
 
@@ -67,7 +67,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of masking: the numbers of the tokens masked by then, and what the model says of the rest."""
+    """One masking step: the indices of the masked tokens, and the model's output for the rest."""
 
     masked: tuple[int, ...]
     predicted: str
@@ -175,7 +175,7 @@ def explain_text(
     masf: MaSF | None = None,
     row: int = 0,
 ) -> list[Explanation]:
-    """Explain one text by several measures, beside the same random masking.
+    """Explain one text by several measures, with the same random masking.
 
     All that is random comes from the seed and the dataset row: with those of a measurement, and as many random runs,
     the areas are those that were measured.

@@ -55,7 +55,7 @@ from faithmeter.progress import Advance
 
 FORMAT = 2  # of the stored test
 LEVEL = 0.05
-ROWS_NEEDED = 2000  # below, the share of rows under 5 % wanders by more than ±1.5 points from one split to the next
+ROWS_NEEDED = 2000  # below this, the share of texts under 5 % varies by more than ±1.5 points between splits
 ROWS_FOR_TERCILES = 5000
 # Equal inputs differ by about 1e-6 from batch to batch. Without a grid that noise decides ties, and where most rows
 # are alike (all tokens masked) it decides the test: a value 1e-7 above a thousand equal ones is their maximum.
@@ -220,7 +220,7 @@ class MaSF:
     def against_unmasked(self) -> "MaSF":
         """Return the test of a model that never saw masks: its unmasked rows are the reference for every ratio.
 
-        They are those of step 0, so nothing is fitted anew.
+        They are those of step 0, so nothing is fitted again.
         """
         return replace(self, references=self.references[:1], anywhere=())
 
@@ -295,7 +295,7 @@ def fit_calibrated(
     order = torch.from_numpy(np.argsort(np.argsort(drawn_order)[sources.numpy()], kind="stable"))
     groups = torch.bucketize(lengths, torch.tensor(edges, dtype=lengths.dtype), right=True)[order]
     halves = [_halves(order[groups == group]) for group in range(len(edges) + 1)]
-    # each row is shown once more at a step drawn for it: what the model is at home with, whatever the ratio
+    # each text is used once more at a random step: the reference for texts masked at any ratio
     drawn = torch.from_numpy(random_stream(seed, Purpose.REFERENCE_STEPS).integers(0, steps, len(lengths)))
     mixed = torch.zeros(0)
 

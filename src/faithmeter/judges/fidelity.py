@@ -1,4 +1,4 @@
-"""Fidelity by iterative masking: how much must be masked, the most important first, until the answer changes?
+"""Fidelity by iterative masking: how much must be masked, the most important first, until the prediction changes?
 
 The explanation is that of the whole text. The number is often compared from one model to the next, which it does not
 bear: a model that was never shown masks may change its answer because of the masks themselves. Where an in-distribution

@@ -1,4 +1,4 @@
-"""What a judge's row says: what it does, what it needs, and its section of a report, in words and data."""
+"""The row of a judge: what it does, what it needs, and its section of a report, in words and data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from faithmeter.judges.bench import Bench
 
 
 class Need(Enum):
-    """What a judge needs beside the run's model and test texts; an audit prepares its bench by it."""
+    """What a judge needs besides the run's model and test texts; the audit prepares it."""
 
     RATIONALES = "rationales"  # tokens that people marked, as the bench's `truth`
     SECOND_RUN = "second run"  # a model trained with another seed, as its `other`

@@ -1,4 +1,4 @@
-"""What a model makes of many maskings of texts, and which of the masked texts are strange to it."""
+"""The outputs of a model for many maskings of texts, and which masked texts are out-of-distribution."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Which tokens an explanation calls the most important: its ranking, without doubt where importances are equal."""
+"""The ranking of tokens by importance, with a rule for ties."""
 
 import torch
 from torch import Tensor

@@ -1,17 +1,17 @@
 """Run: one directory holds how a model was made, the model, and everything measured on it. The path is the handle.
 
-RUN/config.json       data, model, training: what later commands need to find the same rows again
+RUN/config.json       data, model, training: what later commands need to find the same texts
 RUN/environment.json  versions and machine
 RUN/model/            transformers model and tokenizer (safetensors)
-RUN/history.jsonl     one line an epoch
-RUN/results.jsonl     one line a number
+RUN/history.jsonl     one line per epoch
+RUN/results.jsonl     one line per number
 RUN/checkpoints/      only while a training is unfinished
 RUN/in_distribution/  the fitted in-distribution test
-RUN/measurements/     every masked prediction, a file a batch
+RUN/measurements/     every masked prediction, one file per batch
 RUN/observations.parquet  the faithfulness of each explanation
-RUN/attacks.parquet   attacked test texts, a line each
-RUN/audit/            what other judges say of each explanation, a folder a judge
-RUN/select/           explanations of every text, and what models answer that are shown rationales alone
+RUN/attacks.parquet   attacked test texts, one per line
+RUN/audit/            results of other judges per explanation, one folder per judge
+RUN/select/           explanations of every text, and predictions of models that read only rationales
 """
 
 import hashlib

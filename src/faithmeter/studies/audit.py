@@ -188,7 +188,7 @@ def _with_attacked_texts(run: Run, options: AuditOptions, judge: Judge, plain: B
 
 
 def _with_second_run(run: Run, options: AuditOptions, plain: Bench) -> Bench:
-    """Return the run's model and texts beside a model that differs in the seed alone; refuse any other."""
+    """Return the run's model and texts with a model that differs only in the seed; reject any other."""
     if options.other is None:
         raise InputError("The judge other-seed needs a run of the same training with another seed: `--other RUN2`.")
     other = Run(options.other)

@@ -157,7 +157,7 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
 
 
 def _alone(path: Path) -> AbstractContextManager[None]:
-    """Refuse to train where another process is at work; those that train together count as one."""
+    """Raise InputError if another process works in the run; processes that train together count as one."""
     return only_one(path) if PartialState().is_main_process else nullcontext()
 
 
@@ -171,7 +171,7 @@ def train_or_go_on(
     vectors: str | None = None,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Return a run trained to its end: a new one, or one begun before; refuse one that was made with something else."""
+    """Return a finished run, new or resumed; raise InputError for one with other settings."""
     options, path = options or TrainingOptions(), Path(path)
     if not (path / "config.json").is_file():
         return train(path, data, model, options, max_length=max_length, vectors=vectors, reporter=reporter)
@@ -190,7 +190,7 @@ def _main_process_only(reporter: Reporter | None) -> Reporter:
 
 
 def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
-    """Return the splits with the class numbers of a model that classifies already, and what to say about its head."""
+    """Return the splits with the class numbers of a trained classifier, and notes about its head."""
     classes = None if model in FROM_SCRATCH else classes_of(model)
     if classes is None:
         return splits, []
@@ -206,7 +206,7 @@ def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
 def fresh_classifier(
     model: str, splits: Splits, *, seed: int, max_length: int, vectors: str | None = None
 ) -> Classifier:
-    """Return the model as it is before it is trained on the splits; `seed` draws what it does not bring along."""
+    """Return the model before training; `seed` initialises the weights that it lacks."""
     if vectors is not None and model != BILSTM:
         raise InputError(f"Word vectors are only for the model {BILSTM!r}, which has word embeddings; not for {model}.")
     if model not in FROM_SCRATCH:
@@ -252,7 +252,7 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
 
 
 def by_chance(rows: Rows) -> str | None:
-    """Return that a run's model is no better than the class majority on the test texts, or may not be, in words.
+    """Return a warning if a run's model is not significantly better than the class majority on the test texts.
 
     None where it surely is; of a run that an older version made, where its number is larger.
     """
@@ -270,7 +270,7 @@ def by_chance(rows: Rows) -> str | None:
 def _attack_on(
     classifier: Classifier, split: datasets.Dataset, config: TrainingConfig, reporter: Reporter
 ) -> Attack | None:
-    """Return what gives adversarial training its attacked rows; None where it is not asked for.
+    """Return the function that attacks texts for adversarial training; None without it.
 
     Words are ranked by their gradients, which is quicker, and misspelt, not replaced: the nearest neighbour of a word
     is often its opposite, which would teach the wrong label. A text that the model gets wrong anyway stays as it is.
@@ -300,7 +300,7 @@ def _attack_on(
 
 
 def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Reporter) -> None:
-    """Test a run's model, masked and not, and store what it reaches beside the class majority."""
+    """Test a run's model, masked and unmasked, and store its performance and the class majority."""
     config = run.config
     majority = majority_performance(config.metric, train_labels, test.labels)
     # the model as later commands will load it, so that what is tested is what is stored
@@ -313,7 +313,7 @@ def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Rep
 
 
 def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter: Reporter) -> Encoded:
-    """Tokenise a split, and say which rows are cut and which have nothing to mask, and later when memory runs out."""
+    """Tokenise a split, and report truncated and unmaskable texts, and later a lack of memory."""
     contexts = split["context"] if "context" in split.column_names else None
     encoded = dataclasses.replace(classifier.encode(split["text"], contexts, split["label"]), split=part)
     classifier.room.tell = reporter.warn
@@ -322,7 +322,7 @@ def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter:
 
 
 def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporter: Reporter) -> None:
-    """Say which rows of a split are cut and which have nothing to mask."""
+    """Report how many texts of a split are truncated, and how many have no maskable token."""
     if encoded.truncated:
         reporter.note(
             f"{encoded.truncated} of {len(encoded)} {part} texts were truncated to {classifier.max_length} tokens."
@@ -365,7 +365,7 @@ def command_to_train(path: str | Path, data: DataSpec, model: str | Path, max_le
 
 
 def command_to_train_on(run: Run) -> str | None:
-    """Return the command that goes on from a run's model, with its data, to one that understands masks.
+    """Return the command that fine-tunes a run's model with masking, on its data.
 
     None where that is no way out, because the texts are of another domain than the model's own.
     """
