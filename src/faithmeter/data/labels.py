@@ -11,7 +11,7 @@ LISTED = 50  # labels that a message names, the most frequent first
 
 
 def clean_labels(tables: Iterable[Sequence[Row]]) -> list[str]:
-    """Make one of labels that differ only in case or in the spaces around them, as most rows spell it; say which.
+    """Merge labels that differ only in case or surrounding spaces, under the most frequent spelling; report which.
 
     The rows are changed in place.
     """

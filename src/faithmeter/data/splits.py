@@ -219,7 +219,7 @@ def _from_folder(folder: Path, task: Task) -> dict[str, list[Row]]:
         raise InputError(f"{folder} is not a folder: --data-dir DIR expects the files of {task.name} there.")
     files = {part: _split_file(folder, source) for part, source in task.splits.items()}
     if "validation" not in task.splits and "validation" not in task.splits.values():
-        # a copy of the data that brings a validation split of its own
+        # a copy of the data with its own validation split
         files["validation"] = _split_file(folder, "validation")
     if files["train"] is None:
         raise InputError(
@@ -383,7 +383,7 @@ def match_labels(labels: Sequence[str], classes: Sequence[str]) -> tuple[int, ..
 
 
 def nameless(classes: Sequence[str]) -> bool:
-    """Whether a model's classes have the names that transformers gives where nobody named them."""
+    """Whether a model's classes have transformers' default names."""
     return all(name == f"LABEL_{number}" for number, name in enumerate(classes))
 
 

@@ -122,7 +122,7 @@ class Explanation:
         return asdict(self)
 
     def __str__(self) -> str:
-        """Say the answer, its most important words, and how faithful that is, in a line; before it, what spoils it."""
+        """Return the prediction, its most important words and its faithfulness in one line, after any warnings."""
         top = sorted(self.pieces, key=lambda word: -abs(word.importance))[:5]
         words = ", ".join(f"{word.text} {word.importance:+.3f}" for word in top)
         return "\n".join((*(f"Warning: {said}" for said in self.warnings), f"{self._says()}: {words}"))

@@ -263,7 +263,7 @@ IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.nam
 # Not compared unless named: of short texts loo-sampled is loo-signed, and ensembles explain all over again what their
 # members do. From the mask token, integrated gradients are for models for which zero is no start (`completeness`).
 ON_REQUEST = tuple(row.name for row in _TABLE if row.on_request)
-# hundreds of passes a text: not for the thousands of texts of a training
+# hundreds of forward passes per text: too many for the thousands of texts of a training split
 EXPENSIVE = tuple(row.name for row in _TABLE if row.expensive)
 
 

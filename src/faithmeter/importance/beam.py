@@ -46,7 +46,7 @@ def drops_at(
     units: Sequence[TextUnits],
     asked: Mapping[int, Mask],
 ) -> dict[int, Floats]:
-    """Return the drop of the logit at every set of units that the search of a row asks for, in packed passes for all.
+    """Return the drop of the logit at every set of units that the search of a row requests, in packed passes for all.
 
     `original` are the logits that nothing more is masked in.
     """

@@ -29,7 +29,7 @@ class TextUnits:
         return np.concatenate((sets, none), axis=1)[:, self.unit]  # the last column is that of -1
 
     def spread(self, values: Floats) -> Floats:
-        """Return a number a unit as a number a token; 0 where a token is of none."""
+        """Return numbers per unit as numbers per token; 0 for tokens without a unit."""
         return np.append(values, 0.0)[self.unit]
 
 

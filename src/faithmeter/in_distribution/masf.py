@@ -129,7 +129,7 @@ def layer_statistics(reference: Reference, features: Tensor, lengths: Tensor, fo
 
 
 def atypicality(reference: Reference, features: Tensor, lengths: Tensor, form: str) -> Tensor:
-    """Return one number a row from its layers' p-values: levels 2 and F of Algorithm 2; large is atypical.
+    """Return one number per row from its layers' p-values: levels 2 and F of Algorithm 2; large is atypical.
 
     The calibrated form adds up p^(−½) instead of −2 log p. A layer's p-value cannot fall below 1/(n + 1), and Fisher's
     sum hides one such layer among several ordinary ones: on a plain bAbI model every row with a tenth of its tokens
@@ -192,7 +192,7 @@ class MaSF:
         return torch.bucketize(lengths, torch.tensor(self.length_edges, dtype=lengths.dtype), right=True)
 
     def p_values(self, features: Tensor, lengths: Tensor, rows: Tensor, steps: Tensor | int) -> tuple[Tensor, Tensor]:
-        """Return the p-values (own, outside) of (rows, L, 2, H) features of rows masked at `steps`, one or one a row.
+        """Return the p-values (own, outside) of (rows, L, 2, H) features of rows masked at `steps`, one or one per row.
 
         `rows` are the rows' numbers in their dataset: the randomised share of a tie comes from them and the seed, so
         batches do not change an answer.

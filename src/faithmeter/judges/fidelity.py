@@ -20,7 +20,7 @@ from faithmeter.judges.maskings import answers
 from faithmeter.judges.ranking import ranks
 from faithmeter.models.classifier import Classifier
 
-AT_ONCE = 8  # tokens further that every text is looked at together: most flip early, and what lies behind is not needed
+AT_ONCE = 8  # tokens masked further per round: most texts flip early, and later maskings are not needed
 
 
 def fidelity(classifier: Classifier, batch: Batch, importance: Tensor, *, masf: MaSF | None = None) -> Columns:

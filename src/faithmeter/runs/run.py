@@ -54,7 +54,7 @@ DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where not
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run was asked for, and what its data turned out to be.
+    """The settings of a run, and the properties of its data.
 
     `training` is None for a model that came trained; `masked_before` then says whether on masked text too, and
     `reference` names the run whose domain it was trained on, where these texts are of another.
@@ -148,7 +148,7 @@ class Run:
 
     @property
     def measurements(self) -> Path:
-        """What `measure` keeps of each batch, so that it can go on where it was."""
+        """What `measure` keeps of each batch, so that it can resume."""
         return self.path / "measurements"
 
     @property
@@ -172,7 +172,7 @@ class Run:
 
     @property
     def judgements(self) -> Path:
-        """What `audit` keeps of each batch, a folder a judge."""
+        """What `audit` keeps of each batch, one folder per judge."""
         return self.path / "audit"
 
     @property
@@ -209,7 +209,7 @@ class Run:
 
     @property
     def checked(self) -> bool:
-        """Whether the run has an in-distribution test that was brought to its end."""
+        """Whether the run has a finished in-distribution test."""
         return self.in_distribution_folder.is_dir() and any(row["kind"].startswith("check_") for row in self.results)
 
     def in_distribution_test(self) -> MaSF | None:
@@ -236,7 +236,7 @@ class Run:
 
     @property
     def trained(self) -> bool:
-        """Whether the training was brought to its end."""
+        """Whether the training is finished."""
         return self.model_folder.is_dir()
 
     def data(self) -> Splits:
@@ -281,7 +281,7 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One row an epoch."""
+        """One row per epoch."""
         return read_jsonl(
             self.path / "history.jsonl", "Restore it from a copy, or remove it: only the report misses it."
         )
@@ -345,7 +345,7 @@ def is_roar(path: Path) -> bool:
 
 
 def read_config(path: Path) -> Any:  # noqa: ANN401 (of a run, an experiment, or a model)
-    """Return what a run directory was asked for."""
+    """Return the settings of a run directory."""
     file = path / "config.json"
     try:  # people may edit a run's, so it has no checksum; a model's has one, and may have been edited all the same
         return json.loads(file.read_text(encoding="utf-8"))

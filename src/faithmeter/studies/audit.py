@@ -116,7 +116,7 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
 def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceMeasure]:
     """Return the measures to judge; each has a folder of its name, and a name of the table means that row of it."""
     if options.measures is None:
-        # beam search takes as long as all the others, and the other search says the same
+        # beam search takes as long as all the others, and `search` gives the same order
         left_out = ("beam", "search", *ON_REQUEST)
         names = measures_of(classifier.model.config.model_type)
         return [IMPORTANCE_MEASURES[name] for name in names if name not in left_out]

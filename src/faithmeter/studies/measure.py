@@ -446,7 +446,7 @@ def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence
     """Raise InputError if stored measurements have other settings or another model."""
     settings, stored = _settings(run, options), run.measurement_settings
     require_same(run.measurements, stored, settings)
-    # how it was asked in all calls together, for the report to repeat
+    # the options of all calls together, for the commands in the report
     before, named = stored.get("asked", {}), [one.name for one in measures]
     functions = {name for name in before.get("functions", ()) if name not in named}
     asked = {

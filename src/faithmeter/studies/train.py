@@ -73,7 +73,7 @@ class TrainingOptions:
         require_finite(vars(self))
 
     def over(self, defaults: TrainingConfig) -> TrainingConfig:
-        """Return the defaults with what the user said in their place."""
+        """Return the defaults, overridden by the user's options."""
         said = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
         return dataclasses.replace(defaults, **said)
 
@@ -146,7 +146,7 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
         if run.trained and run.results:
             raise InputError(f"The training of {path} is finished: there is nothing to resume.")
         config, splits = run.config, run.data()
-        if config.training is None:  # it came trained, and only its results can be missing
+        if config.training is None:  # trained elsewhere: only its results can be missing
             test = encode(run.classifier(), splits.test, "test", reporter)
             store_performance(run, np.array(splits.train["label"]), test, reporter)
             return run

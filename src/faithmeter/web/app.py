@@ -102,7 +102,7 @@ class Explorer:
         def work() -> list[dict[str, Any]]:
             pair = None if context is None else str(context)
             found = explain_text(twin(self.classifier), text, pair, options, measures=chosen, masf=self.masf)
-            # what the page says at its top already is not said again
+            # the page already shows this warning at its top
             doubts = {one.name: None if self.doubt else words.doubt(self.rows, one.name) for one in chosen}
             return [shown(replace(one, doubt=doubts[one.measure])) for one in found]
 

@@ -24,7 +24,7 @@ class CancelledError(Exception):
 
 
 class Turns:
-    """A lock that is given in the order in which it was asked for."""
+    """A lock that is granted in the order of requests."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()

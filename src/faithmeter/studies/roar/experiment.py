@@ -114,7 +114,7 @@ class RoarRun:
         return self.path / node.folder
 
     def is_done(self, node: Node) -> bool:
-        """Whether a piece of work was brought to its end."""
+        """Whether a piece of work is finished."""
         return (self.folder(node) / "outcome.json").is_file()
 
     def outcome(self, node: Node) -> dict[str, Any]:
