@@ -17,7 +17,7 @@ from typing import Any
 
 from faithmeter.errors import InputError
 
-# results: commands read them, and nobody edits them
+# results: read by commands, never edited
 SUMMED = (".parquet", ".safetensors", ".jsonl", "outcome.json", "masf.json")
 LOCK = ".lock"  # the file by which processes know of one another
 
@@ -51,7 +51,7 @@ def damaged(path: Path) -> Path | None:
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether a file is as its sum says; a sum that changes meanwhile is of a new content, which is looked at again."""
+    """Whether a file matches its checksum; if the checksum changes meanwhile, the new content is checked."""
     while (said := _sum_of(file)) is not None and file.exists():
         with file.open("rb") as opened:
             found = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -76,7 +76,7 @@ def sum_of(folder: Path) -> str | None:
 
 
 def is_done(path: Path, tell: Callable[[str], None]) -> bool:
-    """Whether a result, a file or a folder, is there and whole; a damaged one is set aside, and told of."""
+    """Whether a result, a file or a folder, exists undamaged; a damaged one is set aside and reported."""
     if not path.exists():
         return False
     file = damaged(path)
@@ -92,7 +92,7 @@ def is_done(path: Path, tell: Callable[[str], None]) -> bool:
 
 
 def require_whole(path: Path, remedy: str) -> Path:
-    """Return the path of a result, a file or a folder; refuse one that is damaged, and say what to do about it."""
+    """Return the path of a result, a file or a folder; raise InputError with a remedy if it is damaged."""
     file = damaged(path)
     if file is not None:
         raise InputError(f"{file} is damaged: its checksum does not match. {remedy}")
@@ -110,7 +110,7 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_json(path: Path, remedy: str) -> Any:  # noqa: ANN401 (whatever was written)
-    """Read one JSON object; refuse what is damaged, and say what to do about it."""
+    """Read one JSON object; raise InputError with a remedy if it is damaged."""
     try:
         return json.loads(require_whole(path, remedy).read_text(encoding="utf-8"))
     except ValueError as error:

@@ -14,7 +14,7 @@ STEPS = 10  # masking steps from 0 % to 100 %
 
 
 class Purpose(IntEnum):
-    """What random numbers are for. Each purpose has a stream of its own, so that no draw shares another's numbers."""
+    """What random numbers are for. Each purpose has its own stream, so that no two draws share numbers."""
 
     TRAIN_MASKS = 1
     VALIDATION_MASKS = 2

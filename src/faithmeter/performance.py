@@ -27,7 +27,7 @@ METRICS: Mapping[str, Callable[[ArrayLike, ArrayLike], float]] = MappingProxyTyp
 
 
 def require_metric(metric: str) -> str:
-    """Return the name if there is such a metric, or say which there are."""
+    """Return the name if it is a metric; raise InputError with the known ones if not."""
     if metric not in METRICS:
         raise InputError(f"There is no metric {metric!r}.{nearest(metric, METRICS)} Choose from {', '.join(METRICS)}.")
     return metric

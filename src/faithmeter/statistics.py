@@ -112,7 +112,7 @@ def _each_left_out(observations: int) -> Iterator[EachLeftOut]:
 
 
 def mean_interval(values: Array, *, confidence: float = 0.95, seed: int = 0) -> tuple[float, float] | None:
-    """Return the BCa interval of the mean of values, such as one number a seed."""
+    """Return the BCa interval of the mean of values, such as one number per seed."""
     values = np.asarray(values, dtype=np.float64)
     return bca_interval(
         lambda weights: weights @ values / weights.sum(axis=1), len(values), confidence=confidence, seed=seed

@@ -141,7 +141,7 @@ def test_a_model_that_is_harder_to_move_is_not_said_to_have_worse_explanations()
     assert "masked until the prediction changes not significantly changed" in ways_in_words([MASKED, steady])[-1]
     # as hard to move by chance as before, and harder by the measure: that is worse
     worse = way("masked + vat", (0.5, 0.52, 0.51), p_value=0.4, flip=0.6, outside=0.03, chance=0.7)
-    assert "masked until the answer changes worse for loo-signed" in ways_in_words([MASKED, worse])[-1]
+    assert "masked until the prediction changes worse for loo-signed" in ways_in_words([MASKED, worse])[-1]
 
 
 def test_trainings_are_compared_seed_by_seed():

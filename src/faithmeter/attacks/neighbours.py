@@ -33,7 +33,7 @@ class Neighbours:
 
     @cached_property
     def candidates(self) -> tuple[list[str], Tensor]:
-        """The words of the vocabulary and their embeddings, of length 1; made when they are first asked for."""
+        """The words of the vocabulary and their embeddings, of length 1; computed on first use."""
         embeddings = self.classifier.vocabulary().float()
         whole = _whole_words(self.classifier, len(embeddings))
         return list(whole), normalize(embeddings[list(whole.values())], dim=-1)

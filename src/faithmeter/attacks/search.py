@@ -131,7 +131,7 @@ def check_settings(kinds: Sequence[str], budget: float) -> None:
 
 @dataclass
 class _Target:
-    """A text under attack: as it is now, what the model says of it now, and what is left to try."""
+    """A text under attack: its current form, the model's output for it, and the changes left to try."""
 
     now: Words
     context: str | None
@@ -187,7 +187,7 @@ class _Search:
         labels: Sequence[int] | Ints | None,
         rows: Sequence[int],
     ) -> list[_Target]:
-        """Return the texts with what the model says of them, and their words in the order in which to attack them."""
+        """Return the texts with the model's output, and their words in the order of attack."""
         encoded = self.classifier.encode(texts, contexts)
         logits = _logits(self.classifier, encoded, range(len(texts)))
         found, spans = [], []
@@ -206,7 +206,7 @@ class _Search:
         return found
 
     def _order(self, targets: Sequence[_Target], encoded: Encoded, tokens: Sequence[TokensOfWords]) -> None:
-        """Say of each text which words to attack in which order, and how many of them may be changed."""
+        """Return for each text the words to attack, in order, and how many of them may be changed."""
         for target, of_words in zip(targets, tokens, strict=True):
             target.words = len(of_words)
             target.allowed = max(1, math.ceil(round(self.budget * len(of_words), 9)))
@@ -239,7 +239,7 @@ class _Search:
             open_ = still
 
     def _tries(self, targets: Sequence[_Target]) -> list[list[_Try]]:
-        """Return what the model says to all candidates for the next word of each text, in one packed set of passes."""
+        """Return the model's output for all candidates for the next word of each text, in packed passes."""
         places = [target.order.pop(0) for target in targets]
         if "replace" in self.kinds:
             self.neighbours.prepare(t.now.words[place] for t, place in zip(targets, places, strict=True))
@@ -275,7 +275,7 @@ class _Search:
 
 
 def _admissible(encoded: Encoded, targets: Sequence[_Target]) -> list[int]:
-    """Return the candidates, one a row, that may be tried.
+    """Return the candidates, one per row, that may be tried.
 
     Not those that leave no token of the text, that become or lose a special token or move where a pair is cut, or whose
     ids are those of the text as it is or of an earlier candidate: the model cannot tell them apart.

@@ -114,7 +114,7 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @cached_property  # asked for by every batch: computed anew, all batches together would cost rows × rows
+    @cached_property  # used by every batch: without the cache, all batches together would cost rows × rows
     def lengths(self) -> Ints:
         """Tokens a row."""
         return np.diff(self.offsets)

@@ -16,7 +16,7 @@ LISTED = 50  # labels that a message names, the most frequent first
 
 
 def clean_labels(tables: Iterable[Sequence[Row]]) -> list[str]:
-    """Make one of labels that differ only in case or in the spaces around them, as most rows spell it; say which.
+    """Merge labels that differ only in case or surrounding spaces, under the most frequent spelling; report which.
 
     The rows are changed in place.
     """
@@ -71,5 +71,5 @@ def numbers_first(name: str) -> tuple[int, float, str]:
 
 
 def nameless(classes: Sequence[str]) -> bool:
-    """Whether a model's classes have the names that transformers gives where nobody named them."""
+    """Whether a model's classes have transformers' default names."""
     return all(name == f"LABEL_{number}" for number, name in enumerate(classes))

@@ -228,7 +228,7 @@ def _from_folder(folder: Path, task: Task) -> dict[str, list[Row]]:
         raise InputError(f"{folder} is not a folder: --data-dir DIR expects the files of {task.name} there.")
     files = {part: _split_file(folder, source) for part, source in task.splits.items()}
     if "validation" not in task.splits and "validation" not in task.splits.values():
-        # a copy of the data that brings a validation split of its own
+        # a copy of the data with its own validation split
         files["validation"] = _split_file(folder, "validation")
     if files["train"] is None:
         raise InputError(

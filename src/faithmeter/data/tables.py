@@ -23,7 +23,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".csv.gz", ".tsv.gz", ".jsonl.gz"
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read a csv, tsv, jsonl (each also gzipped) or parquet file; a fault is told with its file and line."""
+    """Read a csv, tsv, jsonl (each also gzipped) or parquet file; an error names the file and line."""
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1].lower()

@@ -20,7 +20,7 @@ from faithmeter.measuring.curves import Floats, area_between_curves, masking_wal
 from faithmeter.models.classifier import Classifier
 
 RANDOM_RUNS = 5
-PREDICTED = "predicted"  # the target that stands for whichever class the model answers
+PREDICTED = "predicted"  # the target that stands for the predicted class
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class ExplainOptions:
 
     @property
     def units(self) -> tuple[str, int]:
-        """What is masked as a whole, and how many tokens a chunk holds at most."""
+        """The units that are masked as a whole, and the maximum tokens per chunk."""
         return self.by or TOKEN, CHUNK if self.chunk is None else self.chunk
 
 
 def require_target(target: str, labels: Sequence[str]) -> None:
-    """Refuse a class that there is not."""
+    """Raise InputError for an unknown class."""
     if target != PREDICTED and target not in labels:
         raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")
 
@@ -68,7 +68,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of masking: the numbers of the tokens masked by then, and what the model says of the rest."""
+    """One masking step: the indices of the masked tokens, and the model's output for the rest."""
 
     masked: tuple[int, ...]
     predicted: str
@@ -123,7 +123,7 @@ class Explanation:
         return asdict(self)
 
     def __str__(self) -> str:
-        """Say the answer, its most important words, and how faithful that is, in a line; before it, what spoils it."""
+        """Return the prediction, its most important words and its faithfulness in one line, after any warnings."""
         top = sorted(self.pieces, key=lambda word: -abs(word.importance))[:5]
         words = ", ".join(f"{word.text} {word.importance:+.3f}" for word in top)
         return "\n".join((*(f"Warning: {said}" for said in self.warnings), f"{self._says()}: {words}"))
@@ -176,7 +176,7 @@ def explain_text(
     masf: MaSF | None = None,
     row: int = 0,
 ) -> list[Explanation]:
-    """Explain one text by several measures, beside the same random masking.
+    """Explain one text by several measures, with the same random masking.
 
     All that is random comes from the seed and the dataset row: with those of a measurement, and as many random runs,
     the areas are those that were measured.

@@ -52,7 +52,7 @@ def completeness_gap(
 
 
 def zero_baseline_caution(classifier: Classifier, batch: Batch, measures: Iterable[ImportanceMeasure]) -> str | None:
-    """Return what to say where some of the measures start from zero and that is no start for this model.
+    """Return a warning if some of the measures start from zero, which is no baseline for this model.
 
     The gap is that of the texts of the batch, for the class that is predicted.
     """

@@ -151,7 +151,7 @@ class TextUnits:
         return np.concatenate((sets, none), axis=1)[:, self.unit]  # the last column is that of -1
 
     def spread(self, values: Floats) -> Floats:
-        """Return a number a unit as a number a token; 0 where a token is of none."""
+        """Return numbers per unit as numbers per token; 0 for tokens without a unit."""
         return np.append(values, 0.0)[self.unit]
 
 
@@ -217,7 +217,7 @@ def drops_at(
     units: Sequence[TextUnits],
     asked: Mapping[int, Mask],
 ) -> dict[int, Floats]:
-    """Return the drop of the logit at every set of units that the search of a row asks for, in packed passes for all.
+    """Return the drop of the logit at every set of units that the search of a row requests, in packed passes for all.
 
     `original` are the logits that nothing more is masked in.
     """

@@ -40,7 +40,7 @@ def leave_one_out_sampled(
     draw: Callable[[int, int, np.random.Generator], Mask] | None = None,
     estimate: Callable[[Mask, Floats], Floats] | None = None,
 ) -> Tensor:
-    """Return leave-one-out from at most `passes` passes a text, however long; exact where they are enough for it.
+    """Return leave-one-out from at most `passes` forward passes per text of any length; exact if they suffice.
 
     Else every unit is masked once, in a group with its neighbours, and has an even share of what the group costs; the
     shares add up to the costs of the groups. Where the first group ends is drawn from the seed and the dataset row.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EXACT = 6  # of so few tokens every set is evaluated: they are hardly more than those that a beam meets
 WINDOW = 3  # neighbours in the order that are put in their best order; swaps of two gain nothing after a greedy choice
 ROUNDS = 20  # of guessing, at most: bounds the cost by so many evaluations a token
-GUESSED_WIDTH = 10  # of the beam on guesses, which asks nothing of the model
+GUESSED_WIDTH = 10  # of the beam on predictions, which needs no forward pass
 LENGTHS = (5.0, 20.0, 80.0)  # over how many exchanged tokens a guess reaches
 PATIENCE = 5  # rounds in a row that bring up nothing better; each length has had its turn by then
 FLOOR, CEILING = 0.5, 20.0  # of a token's weight: no token is like its mask, and none is alone in the text
@@ -56,7 +56,7 @@ def search(
     original = start.gather(1, targets[:, None]).squeeze(1)
     importance = np.zeros(batch.maskable.shape, dtype=np.float32)
     searches = [(find or guided_order)(one.count) for one in units]
-    drops: dict[int, Floats | None] = dict.fromkeys(range(len(batch)))  # what each open search is told next
+    drops: dict[int, Floats | None] = dict.fromkeys(range(len(batch)))  # the drops that each open search receives next
     while drops:
         asked: dict[int, Mask] = {}
         for row, told in drops.items():

@@ -55,7 +55,7 @@ from faithmeter.progress import Advance
 
 FORMAT = 2  # of the stored test
 LEVEL = 0.05
-ROWS_NEEDED = 2000  # below, the share of rows under 5 % wanders by more than ±1.5 points from one split to the next
+ROWS_NEEDED = 2000  # below this, the share of texts under 5 % varies by more than ±1.5 points between splits
 ROWS_FOR_TERCILES = 5000
 # Equal inputs differ by about 1e-6 from batch to batch. Without a grid that noise decides ties, and where most rows
 # are alike (all tokens masked) it decides the test: a value 1e-7 above a thousand equal ones is their maximum.
@@ -129,7 +129,7 @@ def layer_statistics(reference: Reference, features: Tensor, lengths: Tensor, fo
 
 
 def atypicality(reference: Reference, features: Tensor, lengths: Tensor, form: str) -> Tensor:
-    """Return one number a row from its layers' p-values: levels 2 and F of Algorithm 2; large is atypical.
+    """Return one number per row from its layers' p-values: levels 2 and F of Algorithm 2; large is atypical.
 
     The calibrated form adds up p^(−½) instead of −2 log p. A layer's p-value cannot fall below 1/(n + 1), and Fisher's
     sum hides one such layer among several ordinary ones: on a plain bAbI model every row with a tenth of its tokens
@@ -192,7 +192,7 @@ class MaSF:
         return torch.bucketize(lengths, torch.tensor(self.length_edges, dtype=lengths.dtype), right=True)
 
     def p_values(self, features: Tensor, lengths: Tensor, rows: Tensor, steps: Tensor | int) -> tuple[Tensor, Tensor]:
-        """Return the p-values (own, outside) of (rows, L, 2, H) features of rows masked at `steps`, one or one a row.
+        """Return the p-values (own, outside) of (rows, L, 2, H) features of rows masked at `steps`, one or one per row.
 
         `rows` are the rows' numbers in their dataset: the randomised share of a tie comes from them and the seed, so
         batches do not change an answer.
@@ -220,7 +220,7 @@ class MaSF:
     def against_unmasked(self) -> "MaSF":
         """Return the test of a model that never saw masks: its unmasked rows are the reference for every ratio.
 
-        They are those of step 0, so nothing is fitted anew.
+        They are those of step 0, so nothing is fitted again.
         """
         return replace(self, references=self.references[:1], anywhere=())
 
@@ -295,7 +295,7 @@ def fit_calibrated(
     order = torch.from_numpy(np.argsort(np.argsort(drawn_order)[sources.numpy()], kind="stable"))
     groups = torch.bucketize(lengths, torch.tensor(edges, dtype=lengths.dtype), right=True)[order]
     halves = [_halves(order[groups == group]) for group in range(len(edges) + 1)]
-    # each row is shown once more at a step drawn for it: what the model is at home with, whatever the ratio
+    # each text is used once more at a random step: the reference for texts masked at any ratio
     drawn = torch.from_numpy(random_stream(seed, Purpose.REFERENCE_STEPS).integers(0, steps, len(lengths)))
     mixed = torch.zeros(0)
 

@@ -32,7 +32,7 @@ STEPS = 500
 BUDGET = 2.0  # of the largest component of δ
 BETA = 1.0  # the thesis sets α and β to 1
 RATE, HALVED_EVERY = 0.1, 200
-STILL, STILL_STEPS = 1e-5, 20  # a search ends when no component has moved by more, for so many steps
+STILL, STILL_STEPS = 1e-5, 20  # a search ends when no component has moved by more for this many steps
 TOP_PER_CENT = 15
 # An integrated gradient of 20 points at each of 500 steps is slow, so the search follows one of fewer points; what it
 # finds is judged by the true measure. On a small trained model 10 points found 71 and 97 % (signed, abs) of the change
@@ -146,7 +146,7 @@ def _attack(classifier: Classifier, batch: Batch, at: ExplainAt, search: _Search
     targets = classifier.logits_of_masks(batch, everything, batch.masked).argmax(dim=1)
     said, before = at(classifier, batch, embeddings, targets)
     probability = _probability(said, targets)
-    # whatever is not among the top counts for nothing in the search, and need not be computed
+    # tokens below the top do not affect the search, and need not be computed
     goal = replace(batch, maskable=_top(before, open_))
     texts = _Texts(goal, embeddings, open_[..., None], targets, probability)
     delta = torch.zeros_like(embeddings)
@@ -279,5 +279,5 @@ ADVERSARIAL = Judge(
     # two searches, and the gradient of a gradient at each of their steps; long ones follow fewer points
     lambda bench, explaining: 2 * bench.adversary_steps * 3 * min(explaining, 3 * INTEGRATED_POINTS),
     settings=("adversary_steps",),
-    on_request=True,  # hours, where the others take minutes
+    on_request=True,  # takes hours; the others take minutes
 )

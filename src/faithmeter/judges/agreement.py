@@ -1,4 +1,4 @@
-"""Do judges agree? Rank correlation of what they say of the same importance measures, with intervals over texts.
+"""Do judges agree? Rank correlation of their numbers for the same importance measures, with intervals over texts.
 
 Each judge gives every measure a score, the mean over texts. Two judges agree where they put the measures in the same
 order. The interval is a percentile bootstrap over texts: a text is drawn, or not, for all judges and measures at once,
@@ -24,7 +24,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Scores:
-    """What a judge says of a measure: a value for each of these dataset rows, more is better, nan is none."""
+    """A judge's numbers for a measure: one value per dataset row, more is better, nan is none."""
 
     rows: np.ndarray[Any, np.dtype[np.int64]]
     values: Array
@@ -45,7 +45,7 @@ class Agreement:
 def agreements(judged: Mapping[str, Mapping[str, Scores]], *, seed: int = 0) -> list[Agreement]:
     """Return how far each two judges agree, of `judged[judge][measure]`; intervals hold together (Bonferroni).
 
-    A pair that has too few measures in common, or of which one cannot tell any two apart, is left out.
+    A pair with too few common measures, or with a judge that gives all the same value, is left out.
     """
     weights: dict[int, Array] = {}
     means = {
@@ -72,7 +72,7 @@ def agreements(judged: Mapping[str, Mapping[str, Scores]], *, seed: int = 0) -> 
 
 
 def _means(scores: Scores, weights: dict[int, Array], seed: int) -> Array:
-    """Return the mean over the texts, then over texts drawn anew: (1 + resamples,).
+    """Return the mean over the texts, then over resampled texts: (1 + resamples,).
 
     How often a text is drawn is Poisson's, from the seed and its row alone, so that it is the same for every judge.
     """

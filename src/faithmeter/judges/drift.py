@@ -1,4 +1,4 @@
-"""Embedding drift: how far do texts move in what the model makes of them while they are masked?
+"""Embedding drift: how far do the representations of texts move while they are masked?
 
 Crothers et al. (2023) show that masked texts leave the places where the original ones lie: what the model does with
 them, and every number made of it, is its own affair. A text is masked by its explanation, the most important tokens
@@ -34,15 +34,15 @@ from faithmeter.models.classifier import Classifier
 
 SHARES = tuple(f"{share} %" for share in range(0, 101, 10))  # details of the rows: how much is masked
 
-DATA_ROWS = 1000  # original texts that stand for the data
-COMPONENTS = 10  # kept of each masked text: two to draw, the others for a map that bends (UMAP)
-MAP = "map_"  # beginning of the columns that are places on the map, of which there is no mean
+DATA_ROWS = 1000  # original texts that represent the data
+COMPONENTS = 10  # kept of each masked text: two to plot, the others for a non-linear map (UMAP)
+MAP = "map_"  # prefix of the columns with coordinates of the map, which have no mean
 CLASS = f"{MAP}class"
 
 
 @dataclass(frozen=True)
 class Space:
-    """Where the original texts lie: the mean `direction` of them, and the principal components of the map.
+    """The space of the original texts: their mean `direction`, and the principal components of the map.
 
     `centre` and `axes` (dimensions, components) are those of texts whole and masked at random, half and half: of whole
     ones alone, the map would not show where masking leads. `shares` are the parts of the variance along the axes.
@@ -64,7 +64,7 @@ class Space:
 
 
 def fit_space(classifier: Classifier, encoded: Encoded, *, seed: int = 0) -> Space:
-    """Look at the texts of a split, or a thousand drawn at random, whole and with a tenth up to all of it masked."""
+    """Fit it on the texts of a split, or a thousand drawn at random, unmasked and with a tenth up to all masked."""
 
     def mask_of(row: int, maskable: Mask) -> Mask:
         stream = random_stream(seed, Purpose.DRIFT_MAP, row)
@@ -108,7 +108,7 @@ def drift(
     size = batch.maskable.sum(dim=1)
     rank = ranks(importance.to(size.device), batch.maskable)
     wanted = [[row, masked_count(n, step)] for row, n in enumerate(size.tolist()) for step in range(STEPS + 1)]
-    # a short text is masked alike at several steps, and looked at once
+    # a short text has the same masks at several steps, and is evaluated once
     asked, place = torch.tensor(wanted, device=size.device).unique(dim=0, return_inverse=True)
     which, count = asked.T
     masked = batch.masked[which] | (batch.maskable[which] & (rank[which] < count[:, None]))
@@ -142,7 +142,7 @@ def _judge(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
     return {**columns, CLASS: bench.predicted(batch).double().numpy()}
 
 
-# a distance says nothing about a measure being good, so nobody is ranked by it
+# a distance does not show that a measure is good, so it ranks no measures
 DRIFT = Judge(
     "drift",
     200,

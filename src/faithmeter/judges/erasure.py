@@ -1,4 +1,4 @@
-"""Erasure: what happens to a prediction when only the important tokens stay, or when just they go.
+"""Erasure: how a prediction changes when only the important tokens are kept, or when they are removed.
 
 Sufficiency and comprehensiveness (DeYoung et al., 2020; Oxford thesis, 2022, Definitions 2.1 and 2.2), and their
 normalised forms (Carton et al., 2020; used by Li et al., 2023). Both look at masked texts, which a model may never have
@@ -22,7 +22,7 @@ from faithmeter.judges.ranking import Columns, ranks
 from faithmeter.models.classifier import Classifier
 
 RATIOS = (0.05, 0.10, 0.20, 0.50)
-NO_SCALE = 1e-4  # masking everything must cost at least this much probability, or there is nothing to normalise by
+NO_SCALE = 1e-4  # masking everything must lower the probability by this much, or there is no scale to normalise by
 
 
 def tokens_of(ratio: float, maskable: int) -> int:
@@ -91,9 +91,9 @@ def _maskings(batch: Batch, importance: Tensor, ratios: Sequence[float]) -> tupl
 def _probabilities(
     classifier: Classifier, batch: Batch, variants: Tensor, masf: MaSF | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the (variants, rows) probability of the class that the first variant is given, and which are strange.
+    """Return the (variants, rows) probability of the first variant's class, and which are out-of-distribution.
 
-    A masking that several variants share (5 and 10 % of a short text are both one token) is passed once.
+    A masking that several variants share (5 and 10 % of a short text are both one token) is evaluated once.
     """
     count, rows = variants.shape[:2]
     which = torch.arange(rows, device=variants.device).repeat(count)

@@ -1,4 +1,4 @@
-"""Fidelity by iterative masking: how much must be masked, the most important first, until the answer changes?
+"""Fidelity by iterative masking: how much must be masked, the most important first, until the prediction changes?
 
 The explanation is that of the whole text. The number is often compared from one model to the next, which it does not
 bear: a model that was never shown masks may change its answer because of the masks themselves. Where an in-distribution
@@ -18,7 +18,7 @@ from faithmeter.judges.maskings import answers
 from faithmeter.judges.ranking import Columns, ranks
 from faithmeter.models.classifier import Classifier
 
-AT_ONCE = 8  # tokens further that every text is looked at together: most flip early, and what lies behind is not needed
+AT_ONCE = 8  # tokens masked further per round: most texts flip early, and later maskings are not needed
 
 
 def fidelity(classifier: Classifier, batch: Batch, importance: Tensor, *, masf: MaSF | None = None) -> Columns:

@@ -49,7 +49,7 @@ class Bench:
     fresh: dict[int, Classifier] = field(default_factory=dict)
 
     def predicted(self, batch: Batch) -> Tensor:
-        """Return the class that the model gives each text as it is: the one that is explained."""
+        """Return the predicted class of each unmasked text, which is explained."""
         which = tuple(batch.rows.tolist())
         if which not in self.answers:
             self.answers[which] = answers_of(self.classifier, batch)
@@ -63,19 +63,19 @@ class Bench:
         return self.known[which]
 
     def true_tokens(self, batch: Batch) -> Tensor:
-        """Return which tokens of a batch matter, (rows, tokens)."""
+        """Return the tokens of a batch that are known to be important, (rows, tokens)."""
         assert self.truth is not None
         return in_batch(self.test, self.truth, batch)
 
 
 def answers_of(classifier: Classifier, batch: Batch) -> Tensor:
-    """Return the class that a model gives each text as it is."""
+    """Return the predicted class of each unmasked text."""
     rows, here = torch.arange(len(batch), device=classifier.device), batch.to(classifier.device)
     return classifier.logits_of_masks(here, rows, here.masked).argmax(dim=-1).cpu()
 
 
 class Need(Enum):
-    """What a judge needs beside the run's model and test texts; an audit prepares its bench by it."""
+    """What a judge needs besides the run's model and test texts; the audit prepares it."""
 
     RATIONALES = "rationales"  # tokens that people marked, as the bench's `truth`
     SECOND_RUN = "second run"  # a model trained with another seed, as its `other`

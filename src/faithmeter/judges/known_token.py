@@ -107,7 +107,7 @@ def _inserted(text: str, word: str, place: str, seed: int, split: int, row: int)
 
 
 def _ambiguous(splits: Splits, words: Sequence[str]) -> list[str]:
-    """Say of how many test texts a telling word was a part before, which makes them ambiguous."""
+    """Return how many test texts already contained a known token, which makes them ambiguous."""
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
     count = sum(pattern.search(text) is not None for text in splits.test["text"])
     return [f"{count} of {len(splits.test)} test texts already contained one of these words."] if count else []

@@ -1,4 +1,4 @@
-"""What a model makes of many maskings of texts, and which of the masked texts are strange to it."""
+"""The outputs of a model for many maskings of texts, and which masked texts are out-of-distribution."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _looked_at(
 ) -> tuple[Tensor, Tensor | None]:
     """Return what `look` sees in maskings of rows, and whether each is out-of-distribution, from the same passes.
 
-    `look` returns a table of a batch, a line a row, and the features of the test, if there is one.
+    `look` returns a table of a batch, one line per row, and the features of the test, if there is one.
     """
     seen = torch.zeros(len(which), 0)
     strange = None if masf is None else torch.zeros(len(which), dtype=torch.bool)

@@ -64,8 +64,8 @@ _SECTION = SectionData(
     layout="other models",
     short="other-models",
 )
-# nobody is ranked by them: the first is said by layer randomisation already, and the second is best for a measure that
-# reads no model at all
+# they rank no measures: the first repeats layer randomisation, and the second is best for a measure that reads no
+# model at all
 RANDOM_WEIGHTS = Judge(WEIGHTS, 200, _untrained, {}, _SECTION, few_passes, lambda _, explaining: 2 * explaining)
 OTHER_SEED = Judge(
     SEED, 200, _other_seed, {}, _SECTION, few_passes, lambda _, explaining: 2 * explaining + 1, Need.SECOND_RUN

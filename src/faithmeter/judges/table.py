@@ -1,4 +1,4 @@
-"""The table of judges. To add one, write a file with its row and give it a line here."""
+"""The table of judges. To add one, write a file with its row and add a line here."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

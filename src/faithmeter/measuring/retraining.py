@@ -25,7 +25,7 @@ ROAR, RECURSIVE = "roar", "recursive"
 PROTOCOLS = (RECURSIVE, ROAR)
 RANDOM, UNMASKED, ALL_MASKED, IMPORTANCE = "random", "unmasked", "all-masked", "importance"
 TOKENS_AT_ONCE = 8192
-Importance = NDArray[np.float32]  # one number a token of a split, flat
+Importance = NDArray[np.float32]  # one number per token of a split, flat
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class BiLSTMConfig(transformers.PretrainedConfig):
 
 @dataclass
 class BiLSTMOutput(ModelOutput):
-    """Logits; the attention of the one layer, head and query; and, if asked for, the LSTMs' states."""
+    """Logits; the attention of the one layer, head and query; and, if requested, the LSTMs' states."""
 
     logits: Tensor | None = None
     attentions: tuple[Tensor, ...] | None = None

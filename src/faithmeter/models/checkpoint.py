@@ -134,7 +134,7 @@ def require_classes(name: str, config: transformers.PretrainedConfig, labels: Se
 
 
 def same_classes(own: Sequence[str], labels: Sequence[str]) -> bool:
-    """Whether labels are a checkpoint's classes in its order; classes that nobody named may be given any names."""
+    """Whether labels are a checkpoint's classes in its order; classes with default names may be renamed."""
     return len(own) == len(labels) and (nameless(own) or tuple(own) == tuple(labels))
 
 
@@ -197,7 +197,7 @@ def is_of_head(model: transformers.PreTrainedModel, weight: str) -> bool:
 
 
 def new_head_note(config: transformers.PretrainedConfig, drawn: Iterable[str]) -> str:
-    """Return what to say about a head that was drawn; `config` is the checkpoint's own."""
+    """Return the note about a newly initialised head; `config` is the checkpoint's own."""
     reason = no_softmax(config) if classifies(config) else None
     had = "" if reason is None else f"The model has {reason}. "
     return f"{had}A new head is learnt: {_few(drawn)} were drawn at random."
@@ -211,7 +211,7 @@ def _few(names: Iterable[str]) -> str:
 
 @torch.no_grad()
 def draw_head(model: transformers.PreTrainedModel) -> list[str]:
-    """Draw every weight of the head anew, as the model's class does it, and return their names."""
+    """Initialise every weight of the head again, as the model's class does, and return their names."""
     drawn = [name for name, _ in model.named_parameters() if is_of_head(model, name)]
     for name, module in model.named_modules():
         if name and is_of_head(model, name):

@@ -95,9 +95,9 @@ class Classifier:
             and getattr(model.config, "type_vocab_size", 2) > 1
             and where_read(model) != LAST  # GPT-2 would add the word embeddings of the words numbered 0 and 1
         )
-        # what decoders keep to go on writing from is not needed here
+        # the cache of decoders is not needed here
         self.settings = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
-        self.pads = True  # so that it can be asked whether it may
+        self.pads = True  # so that it can be tested whether it may
         self.pads = not padding_matters(
             model, self.tokenizer, self.encode, lambda batch: self.logits(batch.to(self.device))
         )
@@ -185,7 +185,7 @@ class Classifier:
         return packed(lengths, self.tokens_per_pass if tokens is None else tokens, alike=not self.pads)
 
     def _apart(self, batch: Batch, look: Callable[..., tuple[Tensor, ...]], *more: Tensor) -> tuple[Tensor, ...]:
-        """Return what `look` finds in a batch, a line a row, without padding where padding would change it.
+        """Return the result of `look` for a batch, one line per row, without padding if padding would change it.
 
         `look` is given rows of the batch and the same rows and tokens of each of `more`.
         """

@@ -10,7 +10,7 @@ from torch import Tensor
 from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
 
-# what torch says where it has no class of error for it: the CPU, Apple's GPUs, libraries that take memory themselves
+# messages of torch without an error class: the CPU, Apple's GPUs, libraries that allocate memory themselves
 MEMORY_WORDS = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
 
 
@@ -32,7 +32,7 @@ class MemoryLimit:
         self.warn: Callable[[str], object] = warnings.warn
 
     def through(self, batch: Batch, work: Callable[..., tuple[Tensor, ...]], *more: Tensor) -> tuple[Tensor, ...]:
-        """Return what `work` finds in a batch, a line a row: all at once, or in parts where memory does not do.
+        """Return the result of `work` for a batch, one line per row: at once, or in parts if memory runs out.
 
         `work` is given rows of the batch and the same rows of each of `more`, must look at each row by itself, and may
         be called again for rows that did not fit. The parts are padded as the whole is, so only rounding may differ.

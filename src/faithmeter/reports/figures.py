@@ -17,7 +17,7 @@ from faithmeter.reports.parts import Drawn
 from faithmeter.runs.results import Rows, find, measures, rows_of
 
 INK = "#010203"  # stands for the page's own text colour, so that figures follow its dark mode
-# Okabe and Ito's colours, told apart by the colour-blind too; their yellow is too light for lines
+# Okabe and Ito's colours, distinguishable for the colour-blind; their yellow is too light for lines
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK, "#A63A6B", "#8C6D31")
 DASHES = ("-", "--", "-.", ":")
 RANDOM = "#888888"
@@ -185,7 +185,7 @@ def cost(rows: Rows, front: Sequence[str]) -> Figure:
         axes.plot(seconds, row["value"], "o", color=look(name)["color"])
     axes.set_xscale("log")
     axes.margins(x=0.15)
-    axes.set(xlabel="seconds a text, for the whole curve", ylabel="ACU")
+    axes.set(xlabel="seconds per text, for the whole curve", ylabel="ACU")
     _name_points(axes, {name: (seconds, row["value"]) for name, (seconds, row) in at.items()})
     return figure
 

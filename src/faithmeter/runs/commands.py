@@ -31,7 +31,7 @@ def command_to_train(path: str | Path, data: DataSpec, model: str | Path, max_le
 
 
 def command_to_train_on(run: Run) -> str | None:
-    """Return the command that goes on from a run's model, with its data, to one that understands masks.
+    """Return the command that fine-tunes a run's model with masking, on its data.
 
     None where that is no way out, because the texts are of another domain than the model's own.
     """

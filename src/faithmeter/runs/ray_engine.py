@@ -46,7 +46,7 @@ class RayCluster:
         import ray
 
         if not ray.is_initialized():
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports to nobody
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster started here sends no telemetry
             try:
                 ray.init(
                     self._address,
@@ -55,7 +55,7 @@ class RayCluster:
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
-            except Exception as error:  # a start that takes too long has no class of its own
+            except Exception as error:  # a start that takes too long has no error class
                 raise InputError(
                     f"There is no Ray cluster at {self._address}, or it did not answer ({first_line(error)}). `ray "
                     "start --head` begins one, and says its address."

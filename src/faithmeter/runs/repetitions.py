@@ -9,7 +9,7 @@ from faithmeter.errors import InputError
 from faithmeter.runs.run import BEFORE, Run, RunConfig
 from faithmeter.runs.settings import VERSION
 
-# settings that differ from seed to seed, or from release to release, without making results that do not compare
+# settings that may differ between seeds or releases without making results incomparable
 OF_ONE_RUN = ("weights", "tokenizer_and_config", VERSION, "other", "other_weights")
 MEASURED_WITH = ("target", "rows", "beam_rows", "seed", "by", "chunk")
 

@@ -68,9 +68,9 @@ SELECT, ABOVE_RANDOM, SELECT_FULL, TRAINED_ON = SELECT_KINDS = (
     "select", "select_above_random", "select_full", "select_trained_on",
 )  # fmt: skip
 TRANSFER, TRANSFER_MAJORITY = TRANSFER_KINDS = ("transfer", "transfer_majority")
-# the numbers of texts that the in-distribution test was fitted on and asked about; earlier runs have none
+# the numbers of texts that the in-distribution test was fitted on and applied to; earlier runs have none
 VALIDATION_TEXTS, TEST_TEXTS = CHECKED_TEXTS = ("check_validation_texts", "check_test_texts")
-# the same test against unmasked texts, of a model of which only its owner says that it knows masks
+# the same test against unmasked texts, for a model that only --masked-before says was trained on masks
 UNMASKED = ("check_unmasked_p_value", "check_unmasked_share_out_of_distribution")
 PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
 
@@ -131,7 +131,7 @@ def kind_of(name: str) -> Kind:
     """Return the kind of that name; a name that is no kind is an error, and not a row without a value."""
     if name in KINDS:
         return KINDS[name]
-    if name.startswith(AUDIT):  # a new judge brings columns of its own
+    if name.startswith(AUDIT):  # a new judge has its own columns
         return _JUDGED
     raise ValueError(f"There is no kind of result {name!r}.{nearest(name, KINDS)}")
 

@@ -1,17 +1,17 @@
 """Run: one directory holds how a model was made, the model, and everything measured on it. The path is the handle.
 
-RUN/config.json       data, model, training: what later commands need to find the same rows again
+RUN/config.json       data, model, training: what later commands need to find the same texts
 RUN/environment.json  versions and machine
 RUN/model/            transformers model and tokenizer (safetensors)
-RUN/history.jsonl     one line an epoch
-RUN/results.jsonl     one line a number
+RUN/history.jsonl     one line per epoch
+RUN/results.jsonl     one line per number
 RUN/checkpoints/      only while a training is unfinished
 RUN/in_distribution/  the fitted in-distribution test
-RUN/measurements/     every masked prediction, a file a batch
+RUN/measurements/     every masked prediction, one file per batch
 RUN/observations.parquet  the faithfulness of each explanation
-RUN/attacks.parquet   attacked test texts, a line each
-RUN/audit/            what other judges say of each explanation, a folder a judge
-RUN/select/           explanations of every text, and what models answer that are shown rationales alone
+RUN/attacks.parquet   attacked test texts, one per line
+RUN/audit/            results of other judges per explanation, one folder per judge
+RUN/select/           explanations of every text, and predictions of models that read only rationales
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where not
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run was asked for, and what its data turned out to be.
+    """The settings of a run, and the properties of its data.
 
     `training` is None for a model that came trained; `masked_before` then says whether on masked text too, and
     `reference` names the run whose domain it was trained on, where these texts are of another.
@@ -157,7 +157,7 @@ class Run:
 
     @property
     def measurements(self) -> Path:
-        """What `measure` keeps of each batch, so that it can go on where it was."""
+        """What `measure` keeps of each batch, so that it can resume."""
         return self.path / "measurements"
 
     @property
@@ -181,7 +181,7 @@ class Run:
 
     @property
     def judgements(self) -> Path:
-        """What `audit` keeps of each batch, a folder a judge."""
+        """What `audit` keeps of each batch, one folder per judge."""
         return self.path / "audit"
 
     @property
@@ -213,7 +213,7 @@ class Run:
 
     @property
     def checked(self) -> bool:
-        """Whether the run has an in-distribution test that was brought to its end."""
+        """Whether the run has a finished in-distribution test."""
         return self.in_distribution_folder.is_dir() and any(row["kind"].startswith("check_") for row in self.results)
 
     def in_distribution_test(self) -> MaSF | None:
@@ -239,7 +239,7 @@ class Run:
 
     @property
     def trained(self) -> bool:
-        """Whether the training was brought to its end."""
+        """Whether the training is finished."""
         return self.model_folder.is_dir()
 
     def data(self) -> Splits:
@@ -284,7 +284,7 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One row an epoch."""
+        """One row per epoch."""
         return read_jsonl(
             self.path / "history.jsonl", "Restore it from a copy, or remove it: only the report misses it."
         )
@@ -348,7 +348,7 @@ def is_roar(path: Path) -> bool:
 
 
 def read_config(path: Path) -> Any:  # noqa: ANN401 (of a run, an experiment, or a model)
-    """Return what a run directory was asked for."""
+    """Return the settings of a run directory."""
     file = path / "config.json"
     try:  # people may edit a run's, so it has no checksum; a model's has one, and may have been edited all the same
         return json.loads(file.read_text(encoding="utf-8"))

@@ -26,7 +26,7 @@ def of_model(run: Run, format_number: int) -> dict[str, Any]:
 
 
 def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the settings in which stored results differ from what is asked now."""
+    """Return the settings in which stored results differ from the current ones."""
     known = {**BEFORE, **{name: now.get(name) for name in NOT_KNOWN_BEFORE}, **stored, VERSION: now.get(VERSION)}
     return [name for name in now if known.get(name) != now[name]]
 

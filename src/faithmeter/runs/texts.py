@@ -11,7 +11,7 @@ from faithmeter.progress import Reporter
 
 
 def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter: Reporter) -> Encoded:
-    """Tokenise a split, and say which rows are cut and which have nothing to mask, and later when memory runs out."""
+    """Tokenise a split, and report truncated and unmaskable texts, and later a lack of memory."""
     contexts = split["context"] if "context" in split.column_names else None
     encoded = dataclasses.replace(classifier.encode(split["text"], contexts, split["label"]), split=part)
     classifier.memory.warn = reporter.warn
@@ -20,7 +20,7 @@ def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter:
 
 
 def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporter: Reporter) -> None:
-    """Say which rows of a split are cut and which have nothing to mask."""
+    """Report how many texts of a split are truncated, and how many have no maskable token."""
     if encoded.truncated:
         reporter.note(
             f"{encoded.truncated} of {len(encoded)} {part} texts were truncated to {classifier.max_length} tokens."

@@ -76,7 +76,7 @@ def adopt(
         reporter.note(note)
     for note in classifier.notes:
         reporter.warn(note)
-    with new_folder(path) as folder:  # all of it or nothing: there is no half adopted run to go on with
+    with new_folder(path) as folder:  # atomic: there is no half-made run to resume
         run = Run.create(folder, config)
         run.store_model(classifier)
         if reference is not None:
@@ -90,7 +90,7 @@ def adopt(
 
 
 def _made_before(path: Path, asked: Mapping[str, object], reference: Run | None) -> Run:
-    """Return the run that is there, if it was made of what is asked for now; refuse it if not."""
+    """Return the existing run, if it has the same settings; raise InputError if not."""
     run = Run(path)
     differing = [name.replace("_", " ") for name, value in asked.items() if getattr(run.config, name) != value]
     if reference is not None and not differing and run.weights != reference.weights:

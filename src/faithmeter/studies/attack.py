@@ -49,7 +49,7 @@ def attack(
 def _attack(run: Run, rows: int, kinds: Sequence[str], budget: float, seed: int, reporter: Reporter) -> Run:
     classifier, test = run.classifier(), run.data().test
     classifier.memory.warn = reporter.warn
-    # the rows that other judges judge, so that what they say can be read beside this
+    # the same texts as the judges', so that their numbers can be compared
     order = random_stream(seed, Purpose.AUDITED_ROWS).permutation(len(test))[:rows]
     chosen = test.select(order)
     texts, labels = list(chosen["text"]), np.array(chosen["label"], dtype=np.int64)

@@ -116,7 +116,7 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
 def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceMeasure]:
     """Return the measures to judge; each has a folder of its name, and a name of the table means that row of it."""
     if options.measures is None:
-        # beam search takes as long as all the others, and the other search says the same
+        # beam search takes as long as all the others, and `search` gives the same order
         left_out = (*ORDER_ONLY, *ON_REQUEST)
         names = measures_of(classifier.model.config.model_type)
         return [IMPORTANCE_MEASURES[name] for name in names if name not in left_out]
@@ -188,7 +188,7 @@ def _with_attacked_texts(run: Run, options: AuditOptions, judge: Judge, plain: B
 
 
 def _with_second_run(run: Run, options: AuditOptions, plain: Bench) -> Bench:
-    """Return the run's model and texts beside a model that differs in the seed alone; refuse any other."""
+    """Return the run's model and texts with a model that differs only in the seed; reject any other."""
     if options.other is None:
         raise InputError("The judge other-seed needs a run of the same training with another seed: `--other RUN2`.")
     other = Run(options.other)

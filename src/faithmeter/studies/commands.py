@@ -61,7 +61,7 @@ def _measured(run: Run) -> list[str]:
 
 
 def _audited(run: Run) -> list[str]:
-    """Return the commands that let others judge the run, one for each judge, which may have been asked otherwise."""
+    """Return the audit commands of the run, one per judge, because their options may differ."""
     commands = []
     for judge, settings in run.judgement_settings.items():
         folders = {folder.name for folder in (run.judgements / judge).iterdir()}

@@ -63,7 +63,7 @@ def compare(
 
 
 def _taught(name: str, options: TrainingOptions, model: str, data: DataSpec) -> TrainingOptions:
-    """Return how one way trains, of what was said for all."""
+    """Return the training options of one way, from those of all."""
     strategy, robust = way_of(name)
     defaults = training_defaults(model, data.resolved())
     epochs = options.epochs or defaults.epochs

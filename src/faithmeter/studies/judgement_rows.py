@@ -27,7 +27,7 @@ KNOWN_TOKEN = "known_token.json"  # in the folder of its model: how well it read
 
 
 def read_judgements(run: Run, judge: str) -> dict[str, Table]:
-    """Return what a judge said, by measure and column (`row` is one), in the order of the dataset rows."""
+    """Return a judge's numbers, by measure and column (`row` is one), in the order of the dataset rows."""
     found: dict[str, Table] = {}
     folder = run.judgements / judge
     for one in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -41,7 +41,7 @@ def read_judgements(run: Run, judge: str) -> dict[str, Table]:
 
 
 def drift_points(run: Run) -> Points | None:
-    """Return the places of texts masked at random and by the most faithful of the measures; None where nobody looked.
+    """Return the coordinates of texts masked at random and by the most faithful measure; None without drift.
 
     Where nothing was measured, it is the measure that would be used, or else the first of the table that was judged.
     """
@@ -73,7 +73,7 @@ def drift_points(run: Run) -> Points | None:
 
 
 def store_judgements(run: Run, judge: Judge) -> None:
-    """Turn what a judge has said of the run into result rows, in place of what it said before."""
+    """Turn a judge's numbers into result rows, which replace its earlier ones."""
     results = [
         result
         for measure, columns in read_judgements(run, judge.name).items()
@@ -97,7 +97,7 @@ def store_agreement(run: Run) -> None:
     judged = {}
     for name, judge in JUDGES.items():
         reached = _known_token(run, judge)
-        unread = reached is not None and reached["accuracy"] < SOLVED  # what is not read nobody need be judged by
+        unread = reached is not None and reached["accuracy"] < SOLVED  # a token that is not read cannot rank measures
         judged[name] = {} if unread else read_judgements(run, name)
     results = [
         Result(
@@ -182,7 +182,7 @@ def _result(judge: str, measure: str, column: str, known: Array, interval: tuple
 
 
 def _scores(run: Run, judged: Mapping[str, Mapping[str, Table]]) -> dict[str, dict[str, Scores]]:
-    """Return what each judge says of each measure, text by text, more is better; masking's scores are its areas.
+    """Return each judge's numbers for each measure, text by text, more is better; masking's scores are ACU.
 
     Random importance is left out: every judge tells it from the others, which is no sign that they agree on those.
     """

@@ -46,9 +46,9 @@ from faithmeter.studies.judgement_rows import store_agreement
 
 FORMAT = 2  # of the stored columns; other formats do not mix with it
 WORTH_PROCESSES = 60  # seconds of work from which on it is worth starting processes, which takes some ten
-MOST_WORKERS = 8  # unless more are asked for: each holds the libraries and the model, about a gigabyte
+MOST_WORKERS = 8  # by default: each holds the libraries and the model, about a gigabyte
 SECONDS_OF_A_PIECE = 10  # of work that a process is given at a time, if there are enough batches
-MOST_PIECES = 8  # that a walk is cut into for each process: with each, the run is looked through anew
+MOST_PIECES = 8  # per walk and process: each piece opens the run again
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ Walk = tuple[str, ImportanceMeasure, int, Ints]  # its name, the measure, its se
 
 @dataclass(frozen=True)
 class _Work:
-    """A run, and all that is needed to measure it."""
+    """A run, and everything needed to measure it."""
 
     run: Run
     options: MeasureOptions
@@ -119,7 +119,7 @@ class _Work:
 
 
 def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
-    """Load what is needed, refuse what cannot be measured, and store the settings."""
+    """Load the run, reject what cannot be measured, and store the settings."""
     if not run.checked and not options.without_check:
         raise InputError(
             f"{run.path} has no in-distribution test, so its masking curves cannot be trusted. "
@@ -159,7 +159,7 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
 
 
 def _measure(work: _Work, reporter: Reporter) -> Run:
-    """Measure in this process what is not measured yet, and turn all of it into result rows."""
+    """Measure in this process what is left, and turn all measurements into result rows."""
     run, test = work.run, work.test
     # only what an absolute form will ask for, and only until it has: it is as large as the texts
     pace, known = seconds_per_token(work.classifier, test), Known(one.absolute_of for _, one, _, _ in work.walks)
@@ -178,7 +178,7 @@ def _measure(work: _Work, reporter: Reporter) -> Run:
 
 
 def _finished(work: _Work, reporter: Reporter) -> list[str]:
-    """Return every walk that is measured to its end: those of earlier calls, and those of this one.
+    """Return every finished walk, of earlier calls and of this one.
 
     All were made with the same settings, so their rows stand beside one another; one more measure takes none away.
     """
@@ -200,7 +200,7 @@ def _finished(work: _Work, reporter: Reporter) -> list[str]:
 
 
 def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> bool:
-    """Measure what is not measured yet in several processes, but for functions, which cannot be sent to them.
+    """Measure what is left in several processes, except functions, which cannot be sent to them.
 
     Return whether there was enough to do to start any.
     """
@@ -238,7 +238,7 @@ def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> bo
 
 
 def _known_by_name(one: ImportanceMeasure) -> bool:
-    """Whether a measure is the one of the table, and not a function or a form of the user's own."""
+    """Whether a measure is that of the table, and not a user's function or variant."""
     return one is IMPORTANCE_MEASURES.get(one.name)
 
 
@@ -247,7 +247,7 @@ def _measure_piece(path: str, options: MeasureOptions, piece: tuple[str, int, in
 
 
 def _walks(options: MeasureOptions, measures: Sequence[ImportanceMeasure], test: Encoded) -> list[Walk]:
-    """Return what is walked; the random runs come first."""
+    """Return the walks; the random draws come first."""
     walks = [
         (f"random.{number}", IMPORTANCE_MEASURES["random"], options.seed + number, _rows_of("random", options, test))
         for number in range(options.random_runs)
@@ -333,7 +333,7 @@ def _shards(run: Run, name: str) -> Shards:
 def _walk_table(
     classifier: Classifier, batch: Batch, watch: "Stopwatch", seed: int, target: str, masf: MaSF | None
 ) -> pyarrow.Table:
-    """Return a row for each observation and step: prediction, the target's probability, p-values, seconds.
+    """Return a row for each text and step: prediction, the target's probability, p-values, seconds.
 
     `held` is the sparsity of the first explanation: the share of all importance that the tokens masked by then hold,
     each an even share of its unit's.
@@ -361,7 +361,7 @@ def _walk_table(
 
 
 class Known:
-    """What measures said of the texts of a batch as they are, and how long that took: absolute forms say the same.
+    """Explanations of the unmasked texts of a batch, and their time, which absolute forms reuse.
 
     It is kept of the measures that are `asked` for, and handed out once.
     """
@@ -371,17 +371,17 @@ class Known:
         self.said: dict[tuple[str | None, int], tuple[Tensor, float]] = {}
 
     def keep(self, name: str, batch: int, said: tuple[Tensor, float] | None) -> None:
-        """Keep what a measure said of a batch, if somebody will ask."""
+        """Keep a measure's explanation of a batch, if its absolute form needs it."""
         if said is not None and name in self.asked:
             self.said[name, batch] = said
 
     def pop(self, name: str | None, batch: int) -> tuple[Tensor, float] | None:
-        """Return what a measure said of a batch, if it is known, and forget it."""
+        """Return and remove a measure's explanation of a batch, if it is kept."""
         return self.said.pop((name, batch), None)
 
 
 class Stopwatch:
-    """A measure whose explanations are timed. Where its signed form has explained the whole texts, it does not again.
+    """A measure whose explanations are timed. It reuses its signed form's explanations of the unmasked texts.
 
     The time that took counts for both forms, as if each had been measured alone.
     """
@@ -393,7 +393,7 @@ class Stopwatch:
         self._explain, self._signed = one.explain, signed
 
     def explain(self, classifier: Classifier, batch: Batch, targets: Tensor, seed: int) -> Tensor:
-        """Explain as the measure does, and note the time."""
+        """Explain as the measure does, and record the time."""
         if self.first is None and self._signed is not None:
             importance, spent = self._signed[0].abs(), self._signed[1]
         else:
@@ -417,10 +417,10 @@ def _settings(run: Run, options: MeasureOptions) -> dict[str, Any]:
 
 
 def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence[ImportanceMeasure]) -> None:
-    """Refuse to mix measurements of other settings or another model with those that are stored."""
+    """Raise InputError if stored measurements have other settings or another model."""
     settings, stored = _settings(run, options), run.measurement_settings
     require_same(run.measurements, stored, settings)
-    # how it was asked in all calls together, for the report to repeat
+    # the options of all calls together, for the commands in the report
     before, named = stored.get("asked", {}), [one.name for one in measures]
     functions = {name for name in before.get("functions", ()) if name not in named}
     asked = {

@@ -84,7 +84,7 @@ def report(
 
 
 def compared(paths: Sequence[str | Path]) -> list[Section]:
-    """Return what a report says of the ways in which runs were trained, where they are of the same model and data."""
+    """Return a report's sections on ways of training, for runs of the same model and data."""
     groups = _repetitions([Run(path) for path in paths])
     return training_sections([_subject(title, same, examples=False) for title, same in groups.items()])
 
@@ -186,7 +186,7 @@ def roar_verdict(run: RoarRun) -> tuple[Table, list[str]]:
 
 
 def _data_settings(data: DataSpec) -> dict[str, Any]:
-    """Return what was said of the data; a named task brings its columns and its metric."""
+    """Return the settings of the data; a named task has its own columns and metric."""
     own = ("metric",) if data.task is None else ("metric", "text", "context", "label")
     renamed = {"seed": "seed of the data"}
     return {

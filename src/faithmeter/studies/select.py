@@ -303,7 +303,7 @@ def _learn(work: _Work, measure: str, kind: str, seed: int, cut: dict[str, Encod
 
 
 def _say_how_long(work: _Work, measures: Sequence[ImportanceMeasure]) -> None:
-    """Say about how long what is left will take, where that is long."""
+    """Print an estimate of the time left, if it is long."""
     options, training = work.options, work.training
     left = [
         (one, seed, kind)

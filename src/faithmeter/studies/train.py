@@ -82,7 +82,7 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
         if run.trained and run.results:
             raise InputError(f"The training of {path} is finished: there is nothing to resume.")
         config, splits = run.config, run.data()
-        if config.training is None:  # it came trained, and only its results can be missing
+        if config.training is None:  # trained elsewhere: only its results can be missing
             test = encode(run.classifier(), splits.test, "test", reporter)
             store_performance(run, np.array(splits.train["label"]), test, reporter)
             return run
@@ -93,7 +93,7 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
 
 
 def _alone(path: Path) -> AbstractContextManager[None]:
-    """Refuse to train where another process is at work; those that train together count as one."""
+    """Raise InputError if another process works in the run; processes that train together count as one."""
     return only_one(path) if PartialState().is_main_process else nullcontext()
 
 
@@ -107,7 +107,7 @@ def train_or_go_on(
     vectors: str | None = None,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Return a run trained to its end: a new one, or one begun before; refuse one that was made with something else."""
+    """Return a finished run, new or resumed; raise InputError for one with other settings."""
     options, path = options or TrainingOptions(), Path(path)
     if not (path / "config.json").is_file():
         return train(path, data, model, options, max_length=max_length, vectors=vectors, reporter=reporter)
@@ -159,7 +159,7 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
 
 
 def by_chance(rows: Rows) -> str | None:
-    """Return that a run's model is no better than the class majority on the test texts, or may not be, in words.
+    """Return a warning if a run's model is not significantly better than the class majority on the test texts.
 
     None where it surely is; of a run that an older version made, where its number is larger.
     """
@@ -177,7 +177,7 @@ def by_chance(rows: Rows) -> str | None:
 def _attack_on(
     classifier: Classifier, split: datasets.Dataset, config: TrainingConfig, reporter: Reporter
 ) -> Attack | None:
-    """Return what gives adversarial training its attacked rows; None where it is not asked for.
+    """Return the function that attacks texts for adversarial training; None without it.
 
     Words are ranked by their gradients, which is quicker, and misspelt, not replaced: the nearest neighbour of a word
     is often its opposite, which would teach the wrong label. A text that the model gets wrong anyway stays as it is.
@@ -207,7 +207,7 @@ def _attack_on(
 
 
 def store_performance(run: Run, train_labels: Ints, test: Encoded, reporter: Reporter) -> None:
-    """Test a run's model, masked and not, and store what it reaches beside the class majority."""
+    """Test a run's model, masked and unmasked, and store its performance and the class majority."""
     config = run.config
     majority = majority_performance(config.metric, train_labels, test.labels)
     # the model as later commands will load it, so that what is tested is what is stored

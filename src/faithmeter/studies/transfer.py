@@ -105,8 +105,8 @@ def match_classes(labels: Sequence[str], classes: Sequence[str]) -> dict[str, st
 
 
 def _with_classes(data: DataSpec, classes: Sequence[str], reporter: Reporter) -> DataSpec:
-    """Return the data with its labels named as the model names its classes, and say what is taken for what."""
-    # as they are: whether they are clear is asked when they have the names that are said and found here
+    """Return the data with its labels named like the model's classes, and print the mapping."""
+    # unchecked: whether the labels are ambiguous is tested after they are renamed here
     labels = load_splits(dataclasses.replace(data, classes=None), labels_known=True).labels
     said = data.new_names(labels)
     named = {label: said.get(label, label) for label in labels}
@@ -128,7 +128,7 @@ def _with_classes(data: DataSpec, classes: Sequence[str], reporter: Reporter) ->
 
 
 def _side_by_side(run: Run, made: Run, classifier: Classifier) -> list[Result]:
-    """Return how well the model does at home and elsewhere, by the same metric, beside the class majority of each."""
+    """Return the performance in and out of domain, by the same metric, and the class majority of each."""
     results = []
     for place, one in ((AT_HOME, run), (ELSEWHERE, made)):
         splits, metric = one.data(), made.config.metric

@@ -21,7 +21,7 @@ from faithmeter.training.curriculum import Position
 
 @dataclass
 class State:
-    """How far a training is: epochs done, optimiser steps in the decaying part, and one history row an epoch."""
+    """The progress of a training: epochs done, optimiser steps in the decaying part, and one history row per epoch."""
 
     epoch: int = 0
     step: int = 0

@@ -160,7 +160,7 @@ class TrainingOptions:
         require_finite(vars(self))
 
     def over(self, defaults: TrainingConfig) -> TrainingConfig:
-        """Return the defaults with what the user said in their place."""
+        """Return the defaults, overridden by the user's options."""
         said = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
         return dataclasses.replace(defaults, **said)
 

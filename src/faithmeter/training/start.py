@@ -33,7 +33,7 @@ def training_defaults(model: str, task: Task) -> TrainingConfig:
 
 
 def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
-    """Return the splits with the class numbers of a model that classifies already, and what to say about its head."""
+    """Return the splits with the class numbers of a trained classifier, and notes about its head."""
     classes = None if model in FROM_SCRATCH else classes_of(model)
     if classes is None:
         return splits, []
@@ -49,7 +49,7 @@ def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
 def fresh_classifier(
     model: str, splits: Splits, *, seed: int, max_length: int, vectors: str | None = None
 ) -> Classifier:
-    """Return the model as it is before it is trained on the splits; `seed` draws what it does not bring along."""
+    """Return the model before training; `seed` initialises the weights that it lacks."""
     if vectors is not None and model != BILSTM:
         raise InputError(f"Word vectors are only for the model {BILSTM!r}, which has word embeddings; not for {model}.")
     if model not in FROM_SCRATCH:

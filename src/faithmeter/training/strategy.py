@@ -16,7 +16,7 @@ from faithmeter.masking import Mask, Purpose, random_ratio_mask, random_stream
 
 @dataclass(frozen=True)
 class Strategy:
-    """A training strategy: every `every`-th text of a mini-batch is masked (0: none), and what it makes, in words."""
+    """A training strategy: every `every`-th text of a mini-batch is masked (0: none); `makes` describes the model."""
 
     every: int
     makes: str

@@ -49,7 +49,7 @@ _TEMPLATES = jinja2.Environment(
 
 
 class Explorer:
-    """What the page asks of a run: itself, a test text, an explanation, and how far one is.
+    """The page's requests: the page itself, a test text, an explanation, and its progress.
 
     Texts are explained as the run was measured: by its most faithful measure, and by the units that were masked.
     """
@@ -57,7 +57,7 @@ class Explorer:
     def __init__(self, run: Run) -> None:
         self.classifier, self.config, self.test = run.classifier(), run.config, run.data().test
         for parameter in self.classifier.model.parameters():
-            parameter.requires_grad_(False)  # shared by all threads, so nobody may switch it on and off
+            parameter.requires_grad_(False)  # shared by all threads, so none may switch it on and off
         self.masf, self.best, self.rows = run.in_distribution_test(), run.measure_to_use, run.results
         self.doubt, self.pairs = sentences.doubt(self.rows), self.config.data.resolved().context is not None
         self.options = as_measured(run, ExplainOptions())
@@ -102,7 +102,7 @@ class Explorer:
         def work() -> list[dict[str, Any]]:
             pair = None if context is None else str(context)
             found = explain_text(twin(self.classifier), text, pair, options, measures=chosen, masf=self.masf)
-            # what the page says at its top already is not said again
+            # the page already shows this warning at its top
             doubts = {one.name: None if self.doubt else sentences.doubt(self.rows, one.name) for one in chosen}
             return [shown(replace(one, doubt=doubts[one.measure])) for one in found]
 
@@ -121,7 +121,7 @@ class Explorer:
 
 
 def create_app(run: Run, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
-    """Return the application for a run; `hosts` are the names under which it may be asked."""
+    """Return the application for a run; `hosts` are the host names that it answers to."""
     explorer = Explorer(run)
 
     async def refuse(_: Request, error: Exception) -> Response:
@@ -157,7 +157,7 @@ async def _question(request: Request) -> dict[str, Any]:
 
 
 class Guard:
-    """Lets in only who asks for this very server, from its own page or from no page at all."""
+    """Accepts only requests to this server, from its own page or from no page."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
         self.app, self.hosts = app, hosts

@@ -14,9 +14,9 @@ from typing import Any
 from faithmeter.errors import InputError
 from faithmeter.progress import pausing
 
-AT_MOST = 64  # pieces of work at once; more are asked to come back
-KEPT_SECONDS = 300.0  # an answer is kept so long for who asked
-PATIENCE_SECONDS = 30.0  # work goes on so long without anybody asking after it
+AT_MOST = 64  # explanations at once; further requests are rejected
+KEPT_SECONDS = 300.0  # how long an answer is kept for its client
+PATIENCE_SECONDS = 30.0  # how long work continues without being polled
 
 
 class CancelledError(Exception):
@@ -24,7 +24,7 @@ class CancelledError(Exception):
 
 
 class Turns:
-    """A lock that is given in the order in which it was asked for."""
+    """A lock that is granted in the order of requests."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -75,7 +75,7 @@ class JobQueue:
         return job
 
     def find(self, number: str) -> Job | None:
-        """Return a piece of work that somebody asks after."""
+        """Return a piece of work by its number, and note that it was polled."""
         with self._lock:
             job = self._jobs.get(number)
             if job is not None:
@@ -110,7 +110,7 @@ class JobQueue:
             job.state = "cancelled"
         except InputError as error:
             job.state, job.problem = "failed", str(error)
-        except Exception as error:  # whatever it was, the others go on
+        except Exception as error:  # the other threads must continue
             job.state, job.problem = "failed", f"{type(error).__name__}: the explanation could not be computed."
         finally:
             self._turns.give()

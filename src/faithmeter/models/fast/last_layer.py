@@ -56,7 +56,7 @@ def _last_layer(model: nn.Module) -> Layer | None:
 
 
 def touched(module: nn.Module) -> bool:
-    """Whether somebody listens to a module or has changed how it runs: then it is left alone."""
+    """Whether a module has hooks or a changed forward method: then it is not replaced."""
     return "forward" in vars(module) or bool(module._forward_hooks) or bool(module._forward_pre_hooks)
 
 

@@ -1,10 +1,10 @@
-"""RoarRun: one directory holds an experiment of retraining: how it was asked for, every training, the results.
+"""RoarRun: the directory of a retraining experiment: its settings, every training, the results.
 
 ROAR/config.json       data, model, training, measures, seeds
 ROAR/environment.json  versions and machine
-ROAR/seed-S/...        a folder a training (`faithfulness.roar.Node.folder`): outcome.json, masks, and the model while
+ROAR/seed-S/...        one folder per training (`Node.folder`): outcome.json, masks, and the model while
                        the next step needs it
-ROAR/results.jsonl     one line a number
+ROAR/results.jsonl     one line per number
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -31,7 +31,7 @@ MAY_GROW = ("measures", "protocols", "seeds")  # an experiment can be given more
 
 @dataclass(frozen=True)
 class RoarConfig:
-    """What an experiment was asked for, and what its data turned out to be."""
+    """The settings of an experiment, and the fingerprint of its data."""
 
     data: DataSpec
     model: str
@@ -71,7 +71,7 @@ class RoarRun:
 
     @classmethod
     def create(cls, path: str | Path, config: RoarConfig) -> "RoarRun":
-        """Make an experiment, or go on with one that was made alike; more measures, seeds and protocols are welcome."""
+        """Create an experiment, or resume one with the same settings; measures, seeds and protocols may be added."""
         path = Path(path)
         if is_roar(path):
             found = cls(path).config
@@ -114,7 +114,7 @@ class RoarRun:
         return self.path / node.folder
 
     def is_done(self, node: Node) -> bool:
-        """Whether a piece of work was brought to its end."""
+        """Whether a piece of work is finished."""
         return (self.folder(node) / "outcome.json").is_file()
 
     def outcome(self, node: Node) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def suite_text(name: str | Path) -> tuple[str, Path]:
 
 
 def read_suite(name: str | Path, *, data_dir: str | Path | None = None) -> Suite:
-    """Read a suite from a file, or one that comes along by its name; refuse what it says wrong, and say where.
+    """Read a suite from a file, or an included one by its name; an error names its place in the file.
 
     `data_dir` is where named tasks have their files, unless they say so themselves.
     """
@@ -173,7 +173,7 @@ def _suite(said: dict[str, Any], name: str, folder: Path, data_dir: str | Path |
 
 
 def _training(table: dict[str, Any], ways: Names) -> dict[str, TrainingOptions]:
-    """Return how each way trains: what is said for all, with what a table of its own says in its place."""
+    """Return the training options of each way: those of all, overridden by its own table."""
     own = {way: _table(table.pop(way, None), f"training.{way}") or {} for way in ways}
     wrong = next((key for key, value in table.items() if isinstance(value, dict)), None)
     if wrong is not None:
@@ -348,7 +348,7 @@ def _distinct(named: Sequence[Any], what: str, where: str) -> None:
 
 
 def _say(make: Any, *given: Any, where: str, **named: Any) -> Any:  # noqa: ANN401 (any call)
-    """Call, and say where in the file the fault is of what is refused."""
+    """Call, and add the place in the file to an error."""
     try:
         return make(*given, **named)
     except InputError as error:

@@ -118,7 +118,7 @@ class Job:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What may be asked for more of: the job is then done again, and takes over what it finds done."""
+        """The settings that may be extended: the job is then done again, and reuses finished work."""
         plan = self.plan
         if self.kind == CHECK:  # which also stores what will be measured with
             return {"measured": plan.measured is not None}
@@ -290,7 +290,7 @@ def key_of_job(agreed: Mapping[str, Any]) -> str:
 
 
 def stamp(out: Path, job: Job) -> str:
-    """Return a hash of what a job was asked for and of what it builds on: another one means to do it again."""
+    """Return a hash of a job's settings and of what it depends on: if it differs, the job is done again."""
     built_on = [[need, (read_mark(out, need) or {}).get("key")] for need in job.needs]
     return hashlib.sha256(json.dumps([job.asked, built_on], sort_keys=True).encode()).hexdigest()[:16]
 

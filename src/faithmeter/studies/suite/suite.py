@@ -148,7 +148,7 @@ def _visible(path: Path) -> list[Path]:
 def _plan(
     suite: Suite, out: Path, engine: EngineOptions, *, redo: bool, estimate: bool, reporter: Reporter
 ) -> tuple[list[Job], list[Job], dict[str, float]]:
-    """Return all the jobs, those that are left to do, and about how long each takes; say so."""
+    """Return all jobs, those left to do, and an estimate of the time of each; print the totals."""
     fingerprints, seconds = dict[tuple[str, str], str](), dict[str, float]()
     with reporter.bar("Reading the data", len(suite.tasks) * len(suite.models)) as advance:
         for task in suite.tasks:
@@ -223,7 +223,7 @@ def what_is_left(out: Path, jobs: Sequence[Job]) -> tuple[list[Job], dict[str, s
                 changed.append(NAMES["weights"])
             if changed:
                 stale.setdefault(folder, " and ".join(changed))
-        lost = job.kind == TRAIN and weights is None  # somebody removed the model
+        lost = job.kind == TRAIN and weights is None  # the model was removed
         if mark is None or lost or undone.intersection(job.needs) or mark["stamp"] != stamp(out, job):
             left.append(job)
             undone.add(job.name)
@@ -237,7 +237,7 @@ def _do(
     out: Path, every: Sequence[Job], left: Sequence[Job], seconds: Mapping[str, float], engine: EngineOptions,
     reporter: Reporter,
 ) -> list[str]:  # fmt: skip
-    """Do the jobs that are left, and say of each that it is done and how long the others will take."""
+    """Run the jobs that are left, and report each finished one and the time left."""
     by_name = {job.name: job for job in every}
     waiting, failures, begun = {job.name for job in left}, list[str](), time.perf_counter()
     machine = engine.make(functools.partial(perform, str(out)))
