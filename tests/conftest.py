@@ -107,7 +107,7 @@ def without_figures(monkeypatch):
 
 @pytest.fixture
 def small_heap():
-    """Let a collection of garbage look at what the test itself made: looking at all of torch takes a third of a second."""
+    """Let a collection of garbage look at what the test itself made: all of torch takes a third of a second."""
     gc.collect()
     gc.freeze()
     yield
@@ -150,7 +150,7 @@ def _train_toy(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def trained_toy(tmp_path_factory) -> Path:
-    """The folder of a small run, trained with masks on 400 rows (64 validate, 80 test), to be copied and not changed."""
+    """A small run, trained with masks on 400 rows (64 validate, 80 test), to be copied and not changed."""
     return made_once(tmp_path_factory, "trained", _train_toy) / "run"
 
 

@@ -389,7 +389,7 @@ def test_a_killed_training_resumes_to_the_same_weights(write, tmp_path, faithmet
     assert not (tmp_path / "killed/checkpoints").exists()
 
 
-def test_two_processes_train_the_same_model_as_one(write, tmp_path):
+def test_two_processes_train_the_same_model_as_one(write, tmp_path, faithmeter):
     data = write("reviews.csv", sentiment_rows(203))  # odd, so that shares are uneven
     options = ("--data", data, "--epochs", "2", "--no-curriculum", "--batch-size", "7", "--strategy", "masked")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -408,7 +408,8 @@ def test_two_processes_train_the_same_model_as_one(write, tmp_path):
     done = subprocess.run(launch, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("Epoch 1/2") == 1  # only the first process speaks
-    subprocess.run(command("train", tmp_path / "one", *options), env=environment, check=True, capture_output=True)
+    code, printed = faithmeter("train", tmp_path / "one", *options)
+    assert code == 0, printed
     losses = [[row["train_loss"] for row in Run(tmp_path / name).history] for name in ("one", "two")]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 

@@ -141,7 +141,8 @@ def alive(references):
     return sum(reference() is not None for reference in references)
 
 
-def test_check_keeps_the_features_of_one_pass_at_a_time(run, monkeypatch, small_heap):
+@pytest.mark.usefixtures("small_heap")
+def test_check_keeps_the_features_of_one_pass_at_a_time(run, monkeypatch):
     kept, most = [], []
     found = Classifier.predict_with_features
 
@@ -162,7 +163,8 @@ def test_check_keeps_the_features_of_one_pass_at_a_time(run, monkeypatch, small_
     assert max(most) <= 1  # that of the pass before, until its place is taken
 
 
-def test_measure_keeps_one_whole_measurement_at_a_time_and_no_explanation_longer_than_needed(run, monkeypatch, small_heap):
+@pytest.mark.usefixtures("small_heap")
+def test_measure_keeps_one_whole_measurement_at_a_time_and_no_explanation_longer_than_needed(run, monkeypatch):
     tables, most, waiting = [], [], []
     read, keep = summarising.read_measurement, measuring.Known.keep
 
