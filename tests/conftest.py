@@ -2,23 +2,32 @@
 
 import copy
 import functools
+import gc
+import importlib
 import json
 import os
+import pkgutil
+import shutil
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from filelock import FileLock
+from matplotlib.figure import Figure
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from faithmeter import DataSpec, TrainingOptions, check, reports, train
 from faithmeter.cli import main as cli
 from faithmeter.models.checkpoint import attention_implementation
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import small_classifier
 from faithmeter.models.special_tokens import give_missing_tokens
 from faithmeter.models.t5 import T5MeanConfig
+from faithmeter.reports.parts import Drawn
 
 torch.set_num_threads(1)  # tests run side by side, one to a core
 # some virtual machines name AMX among their instructions and do not have it: torch's bfloat16 then ends the process
@@ -83,6 +92,28 @@ def faithmeter(monkeypatch, capsys):
     return call
 
 
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Reports with empty figures: drawing them takes most of a report's time, and few tests look at them."""
+
+    def not_drawn(prefix: str, name: str, caption: str, _draw: Callable[[], Figure]) -> Drawn:
+        return Drawn(f"{prefix}{name}", caption, Figure())
+
+    for found in pkgutil.iter_modules(reports.__path__, f"{reports.__name__}."):
+        module = importlib.import_module(found.name)
+        if hasattr(module, "drawn"):
+            monkeypatch.setattr(module, "drawn", not_drawn)
+
+
+@pytest.fixture
+def small_heap():
+    """Let a collection of garbage look at what the test itself made: all of torch takes a third of a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def sentiment_rows(count: int, seed: int = 0) -> list[dict]:
     """Rows whose label is told by one word among three random others; balanced."""
     generator = torch.Generator().manual_seed(seed)
@@ -92,6 +123,45 @@ def sentiment_rows(count: int, seed: int = 0) -> list[dict]:
         words.insert(int(torch.randint(4, (1,), generator=generator)), "good" if number % 2 else "bad")
         rows.append({"text": " ".join(words), "label": "positive" if number % 2 else "negative"})
     return rows
+
+
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return the folder that `make` fills, once in a session however many workers there are; nobody writes into it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made-once" / name
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not Path(f"{folder}.done").exists():  # a run holds the path of its data, so it is made where it stays
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            Path(f"{folder}.done").touch()
+    return folder
+
+
+def _train_toy(folder: Path) -> None:
+    rows = sentiment_rows(400)
+    for row in rows:  # the words that tell the label are also what people marked
+        row["reason"] = [int(word in ("good", "bad")) for word in row["text"].split()]
+    (folder / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = TrainingOptions(epochs=6, curriculum=False, learning_rate=2e-3, batch_size=16)
+    train(folder / "run", DataSpec(data=str(folder / "reviews.jsonl")), "small", options)
+
+
+@pytest.fixture(scope="session")
+def trained_toy(tmp_path_factory) -> Path:
+    """A small run, trained with masks on 400 rows (64 validate, 80 test), to be copied and not changed."""
+    return made_once(tmp_path_factory, "trained", _train_toy) / "run"
+
+
+@pytest.fixture(scope="session")
+def checked_toy(trained_toy, tmp_path_factory) -> Path:
+    """The same run with its in-distribution test."""
+
+    def copy_and_check(folder: Path) -> None:
+        check(shutil.copytree(trained_toy, folder / "run"))
+
+    return made_once(tmp_path_factory, "checked", copy_and_check) / "run"
 
 
 @pytest.fixture

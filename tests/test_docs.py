@@ -30,7 +30,6 @@ import pytest
 import typer
 from accelerate.commands.launch import launch_command_parser
 from conftest import random_classifier, sentiment_rows
-from matplotlib.figure import Figure
 
 import faithmeter as package
 from faithmeter import statistics
@@ -42,8 +41,6 @@ from faithmeter.judges.table import JUDGES
 from faithmeter.measuring import retraining as roar
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import small_classifier
-from faithmeter.reports import audit, content, drift
-from faithmeter.reports.parts import Drawn
 from faithmeter.studies import train as training
 from faithmeter.studies.roar import rows as roar_summary
 from faithmeter.studies.roar.synthetic import synthetic_roar
@@ -198,10 +195,6 @@ def with_one_layer(classifier: Classifier) -> Classifier:
     return classifier
 
 
-def not_drawn(prefix: str, name: str, caption: str, _draw) -> Drawn:
-    return Drawn(f"{prefix}{name}", caption, Figure())
-
-
 GENERATE = babi.generate
 
 
@@ -328,11 +321,9 @@ def reader(world, faithmeter, monkeypatch, tmp_path) -> Reader:
 
 
 @EVERY_PAGE
-def test_everything_that_a_page_says_to_do_works_from_top_to_bottom(page, reader, monkeypatch):
+def test_everything_that_a_page_says_to_do_works_from_top_to_bottom(page, reader, request):
     if page.stem != "reading-the-report":
-        monkeypatch.setattr(content, "drawn", not_drawn)
-        for room in (audit, drift):
-            monkeypatch.setattr(room, "drawn", not_drawn)
+        request.getfixturevalue("without_figures")
     for command in BEFORE.get(page.stem, ()):
         reader.run_faithmeter(command.split())
     found, _ = blocks(page.read_text(encoding="utf-8"))

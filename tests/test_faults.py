@@ -448,6 +448,7 @@ def held(run):
     process.wait()
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_whatever_writes_into_a_run_refuses_while_another_process_does(run, held, data):
     for work in (
         lambda: resume(run.path),

@@ -1,5 +1,6 @@
 """Adversarial explanations: the numbers by hand, the search's promises, and that it finds more than chance does."""
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -92,15 +93,21 @@ def test_the_top_is_fifteen_per_cent_rounded_down_and_at_least_one_token():
 # ----------------------------------------------------------------------------- gradients of explanations
 
 
+@functools.cache
+def in_double(architecture):
+    classifier = any_classifier(architecture)
+    classifier.model.double().eval()
+    return classifier
+
+
 @EVERY_MEASURE
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "roformer", "bilstm-attention"])
 def test_an_explanation_has_the_gradient_that_differences_show(measure, architecture, monkeypatch):
     if not measure.explains(architecture):
         pytest.skip("not for this model")
-    classifier = any_classifier(architecture)
+    classifier = in_double(architecture)
     # the gradient of a ReLU jumps, and differences would show the jump
     monkeypatch.setattr(torch.nn.functional, "relu", lambda states, **_: torch.nn.functional.gelu(states))
-    classifier.model.double().eval()
     batch = example_batch(classifier, pairs=True, masked=True)
     e, at = classifier.embed(batch), with_steps(measure, 3).at
 

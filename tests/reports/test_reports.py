@@ -358,6 +358,7 @@ def test_a_run_that_was_not_measured_is_reported_as_far_as_it_goes(measured, tmp
         report([path], tmp_path / "out")
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_command_line_writes_a_report_into_the_run(measured, faithmeter):
     code, printed = faithmeter("report", measured.path, "--no-examples")
     assert code == 0, printed
@@ -430,6 +431,7 @@ def test_the_best_of_many_measures_that_are_all_random_is_rarely_recommended_nor
     assert better <= 6
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(measured, tmp_path):
     path = shutil.copytree(measured.path, tmp_path / "other")
     config = json.loads((path / "config.json").read_text())
@@ -477,6 +479,7 @@ def test_the_area_shown_with_an_example_is_the_one_it_was_picked_by(measured):
         assert [one.curve for one in again] == [one.curve for one in example.explanations]
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_ways_of_training_the_same_model_stand_side_by_side(measured, tmp_path):
     paths, seeds = [measured.path], {("masked", 7): 0.9, ("plain", 0): 0.7, ("plain", 7): 0.8}
     for (strategy, seed), value in seeds.items():
@@ -506,6 +509,7 @@ def test_ways_of_training_the_same_model_stand_side_by_side(measured, tmp_path):
     assert not (tmp_path / "alone" / "trainings.csv").exists()
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_other_data_is_no_other_way_of_training(measured, tmp_path):
     path = shutil.copytree(measured.path, tmp_path / "other")
     config = json.loads((path / "config.json").read_text())

@@ -189,7 +189,7 @@ def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_st
 def test_measure_and_explain_say_once_where_the_zero_embedding_is_no_start(trained, data, tmp_path):
     random_classifier("deberta", 2).save(tmp_path / "deberta")
     adopt(tmp_path / "run", str(tmp_path / "deberta"), data)
-    options = MeasureOptions(("x-grad-signed", "ig-abs", "loo-signed"), rows=4, random_runs=1, without_check=True)
+    options = MeasureOptions(("x-grad-signed", "ig-abs", "loo-signed"), rows=2, random_runs=1, without_check=True)
 
     def said(path):
         heard = Heard()

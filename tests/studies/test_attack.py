@@ -18,19 +18,12 @@ from faithmeter.studies.attack import attacked_rows
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.report import _repetitions
 
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sentiment_rows(300)))
-    options = TrainingOptions(epochs=5, curriculum=False, learning_rate=2e-3, batch_size=16)
-    train(folder / "run", DataSpec(data=str(folder / "reviews.jsonl")), "small", options)
-    return folder / "run"
+pytestmark = pytest.mark.usefixtures("without_figures")
 
 
 @pytest.fixture
-def run(trained, tmp_path):
-    return Run(shutil.copytree(trained, tmp_path / "run"))
+def run(trained_toy, tmp_path):
+    return Run(shutil.copytree(trained_toy, tmp_path / "run"))
 
 
 def test_the_numbers_are_those_of_the_attacked_texts(run):

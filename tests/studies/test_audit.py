@@ -9,20 +9,9 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from conftest import sentiment_rows
+from conftest import made_once
 
-from faithmeter import (
-    AuditOptions,
-    DataSpec,
-    InputError,
-    MeasureOptions,
-    Run,
-    TrainingOptions,
-    audit,
-    check,
-    measure,
-    train,
-)
+from faithmeter import AuditOptions, InputError, MeasureOptions, Run, TrainingOptions, audit, check, measure, train
 from faithmeter import report as write_report
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges import table as judges_table
@@ -44,34 +33,27 @@ MEASURES = ("grad-l2", "x-grad-signed", "x-grad-abs", "loo-signed", "attention")
 CHEAP = AuditOptions(("erasure",), MEASURES, rows=12)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    rows = sentiment_rows(400)
-    for row in rows:  # the words that tell the label are also what people marked
-        row["reason"] = [int(word in ("good", "bad")) for word in row["text"].split()]
-    (folder / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = TrainingOptions(epochs=6, curriculum=False, learning_rate=2e-3, batch_size=16)
-    train(folder / "run", DataSpec(data=str(folder / "reviews.jsonl")), "small", options)
-    check(folder / "run")
-    return folder / "run"
-
-
 @pytest.fixture
-def run(trained, tmp_path):
-    return Run(shutil.copytree(trained, tmp_path / "run"))
+def run(checked_toy, tmp_path):
+    return Run(shutil.copytree(checked_toy, tmp_path / "run"))
 
 
-@pytest.fixture(scope="module")
-def audited(trained, tmp_path_factory):
-    path = shutil.copytree(trained, tmp_path_factory.mktemp("audited") / "run")
+def _audit_toy(path: Path) -> None:
     measure(path, MeasureOptions(measures=MEASURES, rows=20, random_runs=2))
     audit(path, AuditOptions(measures=MEASURES, rows=12, rationales="reason"))
     dear = AuditOptions(("adversarial",), measures=MEASURES, rows=12, adversary_steps=15)
     assert not (path / "audit" / "adversarial").exists()  # only where it is named
     assert not (path / "audit" / "fidelity-attacked").exists()
     audit(path, AuditOptions(("fidelity-attacked",), measures=MEASURES, rows=12, budget=0.5))
-    return audit(path, dear)
+    audit(path, dear)
+
+
+@pytest.fixture(scope="module")
+def audited(checked_toy, tmp_path_factory):
+    def copy_and_audit(folder: Path) -> None:
+        _audit_toy(shutil.copytree(checked_toy, folder / "run"))
+
+    return Run(made_once(tmp_path_factory, "audited", copy_and_audit) / "run")
 
 
 def test_every_judge_judges_every_measure_that_it_can(audited):
@@ -276,10 +258,11 @@ def test_texts_in_which_nothing_is_marked_are_not_judged(run):
 
 
 @pytest.fixture(scope="module")
-def other_seed(trained):
+def other_seed(trained_toy, tmp_path_factory):
     """The same training with another seed."""
+    config = Run(trained_toy).config
     options = TrainingOptions(epochs=6, curriculum=False, learning_rate=2e-3, batch_size=16, seed=1)
-    return train(trained.parent / "other", Run(trained).config.data, "small", options)
+    return train(tmp_path_factory.mktemp("other") / "run", config.data, config.model, options)
 
 
 def test_another_seed_is_compared_where_it_is_named_and_random_weights_are_less_alike(run, other_seed):

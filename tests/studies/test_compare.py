@@ -29,7 +29,7 @@ def test_an_unknown_way_is_refused_with_the_nearest(name):
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch):
+def data(tmp_path, monkeypatch, without_figures):
     monkeypatch.setattr(curriculum, "ROWS_PER_EPOCH", 64)
     monkeypatch.setattr(curriculum, "MOST_EPOCHS", 1)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sentiment_rows(200)))

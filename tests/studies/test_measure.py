@@ -9,10 +9,9 @@ import weakref
 import pyarrow.parquet
 import pytest
 import torch
-from conftest import sentiment_rows
 from safetensors.torch import load_file
 
-from faithmeter import DataSpec, ExplainOptions, InputError, Run, TrainingOptions, train
+from faithmeter import ExplainOptions, InputError, Run, TrainingOptions, train
 from faithmeter.files import write_json, write_jsonl
 from faithmeter.importance.table import as_measure
 from faithmeter.models.classifier import Classifier
@@ -31,28 +30,18 @@ from faithmeter.studies.explain import explain, within_budget
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.measure import MeasureOptions, Stopwatch, measure
 
+pytestmark = pytest.mark.usefixtures("without_figures")
 CHEAP = ("grad-l2", "loo-signed", "loo-abs")
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    rows = "".join(json.dumps(row) + "\n" for row in sentiment_rows(400))
-    (folder / "reviews.jsonl").write_text(rows)
-    options = TrainingOptions(epochs=6, curriculum=False, learning_rate=2e-3, batch_size=16)
-    train(folder / "run", DataSpec(data=str(folder / "reviews.jsonl")), "small", options)
-    return folder / "run"
-
-
 @pytest.fixture
-def run(trained, tmp_path):
-    return Run(shutil.copytree(trained, tmp_path / "run"))
+def run(trained_toy, tmp_path):
+    return Run(shutil.copytree(trained_toy, tmp_path / "run"))
 
 
 @pytest.fixture(scope="module")
-def measured(trained, tmp_path_factory):
-    path = shutil.copytree(trained, tmp_path_factory.mktemp("measured") / "run")
-    check(path)
+def measured(checked_toy, tmp_path_factory):
+    path = shutil.copytree(checked_toy, tmp_path_factory.mktemp("measured") / "run")
     return measure(path, MeasureOptions(measures=CHEAP, rows=40, random_runs=3))
 
 
@@ -151,6 +140,7 @@ def alive(references):
     return sum(reference() is not None for reference in references)
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_check_keeps_the_features_of_one_pass_at_a_time(run, monkeypatch):
     kept, most = [], []
     found = Classifier.predict_with_features
@@ -172,6 +162,7 @@ def test_check_keeps_the_features_of_one_pass_at_a_time(run, monkeypatch):
     assert max(most) <= 1  # that of the pass before, until its place is taken
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_measure_keeps_one_whole_measurement_at_a_time_and_no_explanation_longer_than_needed(run, monkeypatch):
     tables, most, waiting = [], [], []
     read, keep = summarising.read_measurement, measuring.Known.keep
@@ -225,8 +216,8 @@ class StopAfter(Silent):
 
 
 def test_an_interrupted_measurement_ends_in_the_same_rows(run, monkeypatch):
-    monkeypatch.setattr("faithmeter.studies.measure.TOKENS_AT_ONCE", 60)
-    options = MeasureOptions(measures=CHEAP, rows=30, random_runs=2, without_check=True)
+    monkeypatch.setattr("faithmeter.studies.measure.TOKENS_AT_ONCE", 30)
+    options = MeasureOptions(measures=CHEAP, rows=15, random_runs=2, without_check=True)
     other = shutil.copytree(run.path, run.path.with_name("other"))
 
     def untimed(results):
@@ -234,7 +225,7 @@ def test_an_interrupted_measurement_ends_in_the_same_rows(run, monkeypatch):
 
     measure(other, options)
     with pytest.raises(KeyboardInterrupt):
-        measure(run.path, options, reporter=StopAfter(75))
+        measure(run.path, options, reporter=StopAfter(37))
     assert not any(row["kind"] == "acu" for row in run.results)
     measure(run.path, options)
     assert untimed(run.results) == untimed(Run(other).results)

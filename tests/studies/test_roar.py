@@ -94,12 +94,13 @@ def test_models_are_kept_only_while_a_step_needs_them(done):
     assert kept == {"seed-0/unmasked", "seed-1/unmasked"}
 
 
+@pytest.mark.slow  # the quick suite kills one of two workers, and asks for the same table
 def test_results_do_not_depend_on_the_number_of_workers(done, data, tmp_path):
     two = roar(tmp_path / "two", data, "bilstm", OPTIONS, TRAINING, workers=2)
     assert table(two) == table(done)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_experiment_goes_on_to_the_same_table_and_repeats_nothing_that_was_done(done, data, tmp_path, workers):
     command = [
         sys.executable, "-m", "faithmeter", "roar", str(tmp_path / "run"), "--data", data.data, "--seeds", "0,1",

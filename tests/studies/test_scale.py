@@ -69,7 +69,7 @@ def test_a_series_ends_in_one_report_and_goes_on_where_it_was_stopped(data, tmp_
         scale(tmp_path / "series", data, models, TrainingOptions(epochs=2), OPTIONS[1])
 
 
-def test_the_command_makes_the_series(data, tmp_path, faithmeter):
+def test_the_command_makes_the_series(data, tmp_path, faithmeter, without_figures):
     code, said = faithmeter(
         "scale", tmp_path / "series", "--data", data.data, "--models", "tiny,mini", "--measures", "grad-l2",
         "--rows", 5, "--epochs", 1,

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow.parquet
 import pytest
-from conftest import sentiment_rows
 
-from faithmeter import DataSpec, InputError, Run, SelectOptions, TrainingOptions, adopt, report, select, train
+from faithmeter import InputError, Run, SelectOptions, adopt, report, select
 from faithmeter.judges.selection import only
 from faithmeter.progress import Silent
 from faithmeter.reports.select import select_sections
@@ -20,25 +19,18 @@ from faithmeter.studies.commands import commands_of
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.report import _repetitions
 
+pytestmark = pytest.mark.usefixtures("without_figures")
 OPTIONS = SelectOptions(("loo-signed",), ("top",))
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sentiment_rows(400)))
-    options = TrainingOptions(epochs=6, curriculum=False, learning_rate=2e-3, batch_size=16)
-    return train(folder / "run", DataSpec(data=str(folder / "reviews.jsonl")), "small", options).path
-
-
 @pytest.fixture
-def run(trained, tmp_path):
-    return Run(shutil.copytree(trained, tmp_path / "run"))
+def run(trained_toy, tmp_path):
+    return Run(shutil.copytree(trained_toy, tmp_path / "run"))
 
 
 @pytest.fixture(scope="module")
-def selected(trained, tmp_path_factory):
-    path = shutil.copytree(trained, tmp_path_factory.mktemp("selected") / "run")
+def selected(trained_toy, tmp_path_factory):
+    path = shutil.copytree(trained_toy, tmp_path_factory.mktemp("selected") / "run")
     return select(path, SelectOptions(("loo-signed",)))
 
 

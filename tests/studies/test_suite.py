@@ -28,6 +28,7 @@ from faithmeter.studies.suite.file import read_suite, ready_suites
 from faithmeter.studies.suite.jobs import jobs_of, plans
 from faithmeter.studies.suite.suite import EngineOptions, bench_suite
 
+pytestmark = pytest.mark.usefixtures("without_figures")
 SUITE = """
 models = ["tiny"]
 seeds = [0, 1]

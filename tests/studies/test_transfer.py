@@ -36,6 +36,8 @@ from faithmeter.studies.commands import commands_of
 from faithmeter.studies.report import _repetitions
 from faithmeter.studies.transfer import match_classes
 
+pytestmark = pytest.mark.usefixtures("without_figures")
+
 
 class Heard(Silent):
     def __init__(self):

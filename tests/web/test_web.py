@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from conftest import sentiment_rows
 
-from faithmeter import DataSpec, MeasureOptions, Run, TrainingOptions, check, measure, train
+from faithmeter import MeasureOptions, Run, measure
 from faithmeter.errors import InputError
 from faithmeter.files import write_jsonl
 from faithmeter.progress import yield_to_cancellation
@@ -69,13 +69,8 @@ def wait_for(true, seconds=60):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("web")
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sentiment_rows(200)))
-    options = TrainingOptions(epochs=6, curriculum=False, learning_rate=2e-3, batch_size=16)
-    run = train(folder / "run", DataSpec(data=str(folder / "rows.jsonl")), "small", options)
-    check(run.path)
-    return run
+def run(checked_toy, tmp_path_factory):
+    return Run(shutil.copytree(checked_toy, tmp_path_factory.mktemp("web") / "run"))
 
 
 @pytest.fixture(scope="module")
@@ -235,11 +230,11 @@ def test_long_work_can_be_cancelled_and_does_not_hold_up_a_quick_question(server
 
 def test_many_people_at_once_get_the_answers_that_they_would_get_alone(server):
     texts = [row["text"] for row in sentiment_rows(12)]
-    alone = [server.explain(text=text, measures=["loo-signed", "ig-signed"])["answer"] for text in texts]
+    alone = [server.explain(text=text, measures=["loo-signed", "x-grad-signed"])["answer"] for text in texts]
     together = [None] * len(texts)
 
     def one(number):
-        together[number] = server.explain(text=texts[number], measures=["loo-signed", "ig-signed"])["answer"]
+        together[number] = server.explain(text=texts[number], measures=["loo-signed", "x-grad-signed"])["answer"]
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(len(texts))]
     for thread in threads:
