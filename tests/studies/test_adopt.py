@@ -137,11 +137,11 @@ def test_the_command_line_takes_a_model_in_place_of_a_run(turned, data, tmp_path
     where = ("--data", data.data, "--run", tmp_path / "run")
     code, printed = faithmeter("check", turned, *where)
     assert code == 0, printed
-    assert "trained elsewhere" in printed
+    assert "trained elsewhere" in " ".join(printed.split())  # a title may wrap
     code, printed = faithmeter("measure", turned, *where, "--measures", "loo-abs", "--rows", "8", "--random-runs", "1")
     assert code == 0, printed
     assert "RACU" in printed
-    assert "trained elsewhere" not in printed
+    assert "trained elsewhere" not in " ".join(printed.split())
     # from now on it is a run like any other
     code, printed = faithmeter("explain", tmp_path / "run", "good film")
     assert (code, "POSITIVE" in printed) == (0, True)
@@ -163,7 +163,7 @@ def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_st
     code, printed = faithmeter("check", turned, *where, tmp_path / "claimed", "--masked-before")
     assert code == 0, printed
     assert "If, as --masked-before says, this model was trained on masked texts, masking may be trusted" in printed
-    assert "The same texts, against unmasked ones" in printed
+    assert "Against unmasked texts" in printed
     plain, claimed = (Run(tmp_path / name) for name in ("plain", "claimed"))
     # exactly the numbers of the model without the claim
     for kind in ("p_value", "share_out_of_distribution"):

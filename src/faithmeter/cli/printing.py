@@ -66,7 +66,7 @@ def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Rows") 
     console.print(table)
     shares = rows_of(rows, "check_unmasked_share_out_of_distribution")
     if shares:
-        beside = Table(title="The same texts, against unmasked ones", title_justify="left", box=None)
+        beside = Table(title="Against unmasked texts", title_justify="left", box=None)
         for column in ("tokens masked", "texts OOD", "p-value"):
             beside.add_column(column, justify="right", no_wrap=True)
         for row in shares:
