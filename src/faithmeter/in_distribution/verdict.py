@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from faithmeter.in_distribution.masf import LEVEL, MaSF
-from faithmeter.in_distribution.p_values import simes
+from faithmeter.in_distribution.p_values import design_effect, simes
 from faithmeter.masking import STEPS
 
 # What a pass needs to be a verdict, in validation texts and in test texts. Fitted on 100 validation texts, the test
@@ -132,19 +132,28 @@ def summary(
     )
 
 
-def dataset_verdict(masf: MaSF, own: Tensor, outside: Tensor, lengths: Tensor, step: int) -> Verdict:
+def dataset_verdict(
+    masf: MaSF, own: Tensor, outside: Tensor, lengths: Tensor, step: int, groups: Tensor | None = None
+) -> Verdict:
     """Judge a split, all of it masked at `step`, from the two p-values of its rows.
 
-    `outside` is at least `own`, so its tests err on the safe side.
+    `outside` is at least `own`, so its tests err on the safe side. `groups` names the story or author of each row,
+    where several rows have one.
     """
-    groups = masf.length_groups(lengths)
+    of_length = masf.length_groups(lengths)
     sizes = masf.calibration_rows
-    return Verdict(step, *(dataset_test([p_values[groups == g] for g in range(len(sizes))], sizes)
+    effects = (1.0 if groups is None else design_effect(own, groups), masf.design_effect)
+    return Verdict(step, *(dataset_test([p_values[of_length == g] for g in range(len(sizes))], sizes, effects)
                            for p_values in (own, outside)))  # fmt: skip
 
 
-def dataset_test(p_values: list[Tensor], calibration_rows: tuple[int, ...]) -> DatasetTest:
-    """Test conformal p-values, given for each set of calibration rows that they were calibrated with."""
+def dataset_test(
+    p_values: list[Tensor], calibration_rows: tuple[int, ...], effects: tuple[float, float] = (1.0, 1.0)
+) -> DatasetTest:
+    """Test conformal p-values, given for each set of calibration rows that they were calibrated with.
+
+    `effects` are the design effects of the rows and of the calibration rows: n of them count as n / effect.
+    """
     together = torch.cat(p_values).double()
     if not len(together):
         raise ValueError("a verdict needs at least one row")
@@ -152,16 +161,17 @@ def dataset_test(p_values: list[Tensor], calibration_rows: tuple[int, ...]) -> D
         rows=len(together),
         share_below=float((together <= LEVEL).double().mean()),
         simes_p_value=float(simes(together)),
-        count_p_value=_count_p_value(p_values, calibration_rows),
-        rank_p_value=_rank_p_value(p_values, calibration_rows),
+        count_p_value=_count_p_value(p_values, calibration_rows, effects),
+        rank_p_value=_rank_p_value(p_values, calibration_rows, effects),
     )
 
 
-def _count_p_value(p_values: list[Tensor], calibration_rows: tuple[int, ...]) -> float:
+def _count_p_value(p_values: list[Tensor], calibration_rows: tuple[int, ...], effects: tuple[float, float]) -> float:
     """Return P(K ≥ k), K ~ BetaBinomial(rows, a, m + 1 − a), a = floor(.05·(m + 1)), summed over independent groups.
 
     The rows share their calibration set, which makes K wider than a binomial. Counted are p-values up to a/(m + 1),
-    the largest attainable level not above 5 %, where that law is exact.
+    the largest attainable level not above 5 %, where that law is exact. With design effects the law is that of fewer
+    rows and calibration rows at the same level, and of as many fewer counted, both in whole numbers.
     """
     counted, law = 0, np.ones(1)
     for group, size in zip(p_values, calibration_rows, strict=True):
@@ -169,21 +179,25 @@ def _count_p_value(p_values: list[Tensor], calibration_rows: tuple[int, ...]) ->
         if len(group) == 0 or allowed == 0:
             continue
         counted += int((group <= allowed / (size + 1)).sum())
-        pmf = stats.betabinom.pmf(np.arange(len(group) + 1), len(group), allowed, size + 1 - allowed)
+        rows, known = int(np.ceil(len(group) / effects[0])), size / effects[1] + 1
+        level = allowed / (size + 1)
+        pmf = stats.betabinom.pmf(np.arange(rows + 1), rows, level * known, (1 - level) * known)
         law = np.convolve(law, pmf)
-    return float(min(1.0, law[counted:].sum()))
+    return float(min(1.0, law[int(counted / effects[0]) :].sum()))
 
 
-def _rank_p_value(p_values: list[Tensor], calibration_rows: tuple[int, ...]) -> float:
+def _rank_p_value(p_values: list[Tensor], calibration_rows: tuple[int, ...], effects: tuple[float, float]) -> float:
     """Return the one-sided Mann-Whitney p-value, whose statistic is the sum of the conformal p-values.
 
     (m + 1)·p counts the calibration rows above a row, ties split at random, plus a uniform number: n such sums have
     the mean n(m + 1)/2 and at most the variance n·m·(n + m + 1)/12 + n/12, to be added up over groups in units of
-    (m + 1).
+    (m + 1). Of that n·(m·(m + 1) + 1)/12 is the rows' own and n²·m/12 the calibration rows'; each grows by its design
+    effect.
     """
     distance, variance = 0.0, 0.0
     for group, size in zip(p_values, calibration_rows, strict=True):
         rows = len(group)
         distance += float(group.sum()) - rows / 2
-        variance += (rows * size * (rows + size + 1) + rows) / 12 / (size + 1) ** 2
+        own, shared = rows * (size * (size + 1) + 1), rows**2 * size
+        variance += (effects[0] * own + effects[1] * shared) / 12 / (size + 1) ** 2
     return float(stats.norm.cdf(distance / np.sqrt(variance)))

@@ -195,8 +195,8 @@ def _fit(run: Run, classifier: Classifier, validation: Encoded, form: str, *, pl
     with reporter.bar("Fitting", len(steps) * len(validation)) as advance:
         features = step_features(classifier, validation, seed=seed, steps=steps, progress=advance)
         lengths = torch.from_numpy(validation.lengths)
-        sources = torch.from_numpy(validation.sources())
-        return fit_calibrated(features, lengths, steps=len(steps), seed=seed, sources=sources, folder=folder)
+        groups = torch.from_numpy(validation.sources())
+        return fit_calibrated(features, lengths, steps=len(steps), seed=seed, groups=groups, folder=folder)
 
 
 def judge(
@@ -208,7 +208,7 @@ def judge(
     reporter: Reporter | None = None,
 ) -> list[list[Verdict]]:
     """Return each test's verdicts on a split, one for each masking ratio, its tokens masked at random."""
-    lengths = torch.from_numpy(test.lengths)
+    lengths, groups = torch.from_numpy(test.lengths), torch.from_numpy(test.sources())
     verdicts: list[list[Verdict]] = [[] for _ in masfs]
     with (reporter or Silent()).bar("Checking", (STEPS + 1) * len(test)) as advance:
         for step in range(STEPS + 1):
@@ -220,7 +220,7 @@ def judge(
                     p_values[:, rows] = torch.stack(masf.p_values(features, lengths[rows], rows, step))
                 advance(len(batch))
             for masf, (own, outside), mine in zip(masfs, found, verdicts, strict=True):
-                mine.append(dataset_verdict(masf, own, outside, lengths, step))
+                mine.append(dataset_verdict(masf, own, outside, lengths, step, groups))
     return verdicts
 
 
