@@ -34,7 +34,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -288,11 +287,11 @@ class MaSF:
                 f"{folder} was fitted by another version of faithmeter, whose p-values are not these: run `faithmeter "
                 "check` again. Where the run was measured with it, remove its folder `measurements` first."
             )
-        edges = {name: tuple(header.pop(name)) for name in ("length_edges", "tercile_edges")}
-        steps, terciles = int(header.pop("steps")), len(edges["tercile_edges"]) + 1
+        header |= {name: tuple(header[name]) for name in ("length_edges", "tercile_edges")}
+        steps, terciles = int(header.pop("steps")), len(header["tercile_edges"]) + 1
         references = tuple(_load_step(folder, f"step-{step:02}", terciles) for step in range(steps))
         anywhere = _load_step(folder, "anywhere", terciles if steps > 1 else 0)
-        return cls(references=references, anywhere=anywhere, **edges, **header)
+        return cls(references=references, anywhere=anywhere, **header)
 
 
 def fit_paper(features: Tensor, *, seed: int = 0) -> MaSF:
@@ -475,8 +474,8 @@ def _describing(groups: Tensor, wanted: int, seed: int) -> Tensor:
     chosen[order[before <= wanted]] = True
     if not bool(chosen.any()):
         raise InputError(
-            f"An in-distribution test cannot be fitted on {len(groups)} rows of {len(order)} groups (stories, authors), "
-            "of which one has most of the rows: it needs rows of many."
+            f"An in-distribution test cannot be fitted on {len(groups)} rows of {len(order)} stories or authors, where "
+            "one has most of the rows: it needs rows of many."
         )
     return chosen[numbers]
 

@@ -6,13 +6,14 @@ small. So the verdict counts the rows below 5 % and compares the rows' ranks, ea
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
 
-from faithmeter.in_distribution.masf import LEVEL, MaSF
+from faithmeter.in_distribution.masf import LENGTH_GROUPS, LEVEL, ROWS_A_GROUP, MaSF
 from faithmeter.in_distribution.p_values import design_effect, simes
 from faithmeter.masking import STEPS
 
@@ -132,6 +133,68 @@ def summary(
     )
 
 
+@dataclass(frozen=True)
+class Footing:
+    """What a verdict can rest on, in numbers.
+
+    `level` and `level_by_length` are the shares of typical texts between which the test calls atypical at 5 %, in 95
+    of 100 fits, over all texts and within one group of length. `length_groups` is how many groups of length have a
+    level of their own, and `needed` the number of atypical texts among the `tested` from which on they are rejected at
+    one ratio of eleven; None where no number of them is enough.
+    """
+
+    validation: int
+    tested: int
+    length_groups: int
+    level: tuple[float, float]
+    level_by_length: tuple[float, float]
+    needed: int | None
+
+    @property
+    def words(self) -> str:
+        """Say what the test can tell, and what not."""
+        low, high = (f"{100 * share:.0f}" for share in self.level)
+        said = (
+            f"Fitted on {self.validation} texts, the test calls between {low} and {high} % of typical texts atypical "
+            "at 5 %"
+        )
+        if self.length_groups < LENGTH_GROUPS:
+            fewest = 2 * LENGTH_GROUPS * ROWS_A_GROUP
+            said += f"; of short texts more and of long ones fewer: for each fifth of length {fewest} texts are needed"
+        else:
+            low, high = (f"{100 * share:.0f}" for share in self.level_by_length)
+            said += f", and of texts of about one length between {low} and {high} %"
+        if self.needed is None:
+            return f"{said}. No number of atypical texts among {self.tested} would be counted as too many."
+        return f"{said}. Of {self.tested} texts {self.needed} must be atypical at a ratio to be counted as too many."
+
+
+def footing(masf: MaSF, tested: int) -> Footing:
+    """Return what a verdict on `tested` texts can rest on, with this test.
+
+    The share of typical texts at or below 5 % is a draw from Beta(a, m + 1 − a) for m calibration rows, a of them
+    allowed (Vovk, 2012, Sec. 3), fewer where rows of one story are alike.
+    """
+    sizes = masf.calibration_rows
+    shares = [tested * size // sum(sizes) for size in sizes]
+    law = _count_law(shares, sizes, (1.0, masf.design_effect))
+    enough = np.flatnonzero(law[::-1].cumsum()[::-1] <= LEVEL / 2 / (STEPS + 1))
+
+    def between(size: float) -> tuple[float, float]:
+        known = size / masf.design_effect + 1
+        low, high = stats.beta.ppf((0.025, 0.975), LEVEL * known, (1 - LEVEL) * known)
+        return float(low), float(high)
+
+    return Footing(
+        validation=masf.rows,
+        tested=tested,
+        length_groups=len(sizes),
+        level=between(sum(sizes)),
+        level_by_length=between(min(sizes)),
+        needed=int(enough[0]) if len(enough) else None,
+    )
+
+
 def dataset_verdict(
     masf: MaSF, own: Tensor, outside: Tensor, lengths: Tensor, step: int, groups: Tensor | None = None
 ) -> Verdict:
@@ -173,17 +236,30 @@ def _count_p_value(p_values: list[Tensor], calibration_rows: tuple[int, ...], ef
     the largest attainable level not above 5 %, where that law is exact. With design effects the law is that of fewer
     rows and calibration rows at the same level, and of as many fewer counted, both in whole numbers.
     """
-    counted, law = 0, np.ones(1)
+    rows, counted = [], 0
     for group, size in zip(p_values, calibration_rows, strict=True):
-        allowed = int(LEVEL * (size + 1) + 1e-9)
-        if len(group) == 0 or allowed == 0:
-            continue
-        counted += int((group <= allowed / (size + 1)).sum())
-        rows, known = int(np.ceil(len(group) / effects[0])), size / effects[1] + 1
-        level = allowed / (size + 1)
-        pmf = stats.betabinom.pmf(np.arange(rows + 1), rows, level * known, (1 - level) * known)
-        law = np.convolve(law, pmf)
-    return float(min(1.0, law[int(counted / effects[0]) :].sum()))
+        allowed = _allowed(size)
+        rows.append(len(group))
+        counted += int((group <= allowed / (size + 1)).sum()) if allowed else 0
+    return float(min(1.0, _count_law(rows, calibration_rows, effects)[int(counted / effects[0]) :].sum()))
+
+
+def _allowed(size: int) -> int:
+    """Return how many of m + 1 equally likely places are at or below 5 %."""
+    return int(LEVEL * (size + 1) + 1e-9)
+
+
+def _count_law(
+    rows: Sequence[int], calibration_rows: Sequence[int], effects: tuple[float, float]
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the law of the number of rows below 5 %, given how many rows each set of calibration rows has to judge."""
+    law = np.ones(1)
+    for count, size in zip(rows, calibration_rows, strict=True):
+        if count and (allowed := _allowed(size)):
+            fewer, level, known = int(np.ceil(count / effects[0])), allowed / (size + 1), size / effects[1] + 1
+            pmf = stats.betabinom.pmf(np.arange(fewer + 1), fewer, level * known, (1 - level) * known)
+            law = np.convolve(law, pmf)
+    return law
 
 
 def _rank_p_value(p_values: list[Tensor], calibration_rows: tuple[int, ...], effects: tuple[float, float]) -> float:
