@@ -5,6 +5,7 @@ from faithmeter.errors import InputError
 from faithmeter.performance import (
     LEVEL,
     METRICS,
+    below_majority_p_value,
     majority_p_value,
     majority_performance,
     performance,
@@ -114,3 +115,35 @@ def test_a_model_that_finds_the_rare_class_is_not_measured_by_its_accuracy(metri
     finds = np.where((UNEVEN == 1) | (np.arange(60) < 7), 1, 0)
     assert majority_p_value("accuracy", UNEVEN, UNEVEN, finds) > LEVEL
     assert majority_p_value(metric, UNEVEN, UNEVEN, finds) <= LEVEL
+
+
+def test_worse_than_the_majority_is_mcnemars_exact_test_worked_by_hand():
+    gold = np.array([0] * 8 + [1] * 4)
+    # the majority is right on the first eight. The model is right on three of them and on one of the others: of six
+    # texts on which one of the two is right, it has one: (1 + 6)/2^6
+    predicted = np.array([0, 0, 0, 1, 1, 1, 1, 1] + [1, 0, 0, 0])
+    assert below_majority_p_value("accuracy", [0, 0, 1], gold, predicted) == pytest.approx(7 / 64)
+    assert below_majority_p_value("accuracy", [0, 0, 1], gold, np.zeros(12, dtype=int)) == 1
+    assert below_majority_p_value("accuracy", [0, 0, 1], gold, gold) == 1
+    assert below_majority_p_value("accuracy", [0, 0, 1], gold, 1 - gold) == pytest.approx(1 / 256)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro-f1"])
+def test_worse_than_the_majority_holds_its_level_and_finds_what_is_worse(metric):
+    random = np.random.default_rng(0)
+    wrongly = found = 0
+    for _ in range(200):
+        gold = (random.random(100) < 0.5).astype(int)
+        wrongly += below_majority_p_value(metric, [0, 0, 1], gold, random.integers(0, 2, 100)) <= 0.05
+        found += below_majority_p_value(metric, [0, 0, 1], gold, 1 - gold) <= 0.05
+    assert wrongly <= 18  # 5 % of 200, and 2.6 standard errors of 3.1
+    assert found == 200
+
+
+def test_worse_than_the_majority_by_draws_is_about_the_exact_test_where_both_can_be_asked():
+    random = np.random.default_rng(1)
+    gold = random.integers(0, 3, 90)
+    predicted = np.where(random.random(90) < 0.25, gold, 2)
+    # by Matthews' coefficient the majority has 0, and answers that have something to do with the class more
+    assert below_majority_p_value("matthews", [2, 2, 1], gold, predicted) > 0.5
+    assert below_majority_p_value("matthews", [2, 2, 1], gold, np.where(gold == 0, 1, 0)) < 0.05

@@ -39,6 +39,8 @@ class Purpose(IntEnum):
     TIES = 33
     REFERENCE_ROWS = 34
     REFERENCE_STEPS = 35
+    RANDOM_WORDS = 36
+    SHUFFLED = 37
     DRIFT_MAP = 41
     SELECTED_ROWS = 51
 

@@ -96,6 +96,26 @@ def _most_frequent(labels: ArrayLike) -> int:
     return int(values[counts.argmax()])
 
 
+def below_majority_p_value(metric: str, train_labels: ArrayLike, gold: Ints, predicted: Ints) -> float:
+    """Return how often chance alone would let answers as good as the class majority do as badly as these, or worse.
+
+    By accuracy and micro-F1 it is McNemar's test, exact and one-sided: of the texts on which either the model or the
+    majority is right, not both, the model has so few. By the other metrics the two answers to each text change places
+    at random, and the share of such draws with as large a distance is the p-value. Both are paired.
+    """
+    blind = np.full_like(gold, _most_frequent(train_labels))
+    if require_metric(metric) in ("accuracy", "micro-f1"):
+        right, lucky = predicted == gold, blind == gold
+        return float(stats.binom.cdf((right & ~lucky).sum(), (right != lucky).sum(), 0.5))
+    swapped = np.random.default_rng(0).random((len(gold), DRAWS + 1)) < 0.5
+    swapped[:, 0] = False
+    ours, majority = (np.where(swapped, *pair) for pair in ((blind[:, None], predicted[:, None]),
+                                                            (predicted[:, None], blind[:, None])))  # fmt: skip
+    ones = np.ones((1, len(gold)))
+    ahead = weighted_performance(metric, gold, ours)(ones)[0] - weighted_performance(metric, gold, majority)(ones)[0]
+    return float(np.mean(ahead <= ahead[0] + 1e-12))
+
+
 def majority_p_value(metric: str, train_labels: ArrayLike, gold: Ints, predicted: Ints) -> float:
     """Return how often chance alone would let answers that do not depend on the text do as well as these.
 

@@ -201,12 +201,15 @@ def test_a_stored_test_gives_the_same_p_values(stored, tmp_path):
         masf = fit_calibrated(
             iter(steps), lengths_of(6000), steps=2, folder=tmp_path / "masf" if stored != "saved" else None
         )
-        assert len(masf.length_edges) == 2
+        assert len(masf.tercile_edges) == 2
+        assert set(masf.tercile_edges) < set(masf.length_edges)
     if stored != "fitted there":
         masf.save(tmp_path / "masf")
     loaded = MaSF.load(tmp_path / "masf")
     assert torch.equal(judge(loaded, null_rows(50, 5)), judge(masf, null_rows(50, 5)))
-    assert (loaded.form, loaded.rows, loaded.length_edges) == (masf.form, 6000, masf.length_edges)
+    assert (loaded.form, loaded.rows) == (masf.form, 6000)
+    assert (loaded.length_edges, loaded.tercile_edges) == (masf.length_edges, masf.tercile_edges)
+    assert loaded.calibration_rows == masf.calibration_rows
     assert {file.suffix for file in (tmp_path / "masf").iterdir()} == {".safetensors", ".json", ".sum"}
 
 
@@ -374,14 +377,14 @@ def test_rows_of_one_source_calibrate_or_describe_together_and_others_as_ever():
     for seed in range(20):
         (features, lengths), (new, new_lengths) = stories(40), stories(40)
         for known in (None, sources):
-            masf = fit_calibrated([features], lengths, steps=1, seed=seed, sources=known)
+            masf = fit_calibrated([features], lengths, steps=1, seed=seed, groups=known)
             means.append(float(masf.p_values(new, new_lengths, torch.arange(len(new)), 0)[0].mean()))
     between_rows, between_stories = torch.tensor(means).reshape(20, 2).mean(dim=0).tolist()
     # a mean p-value of 40 new stories against 20 calibrating ones has a spread of .29 * sqrt(1/40 + 1/20) = .08, so the
     # mean of 20 of them one of .018: three of those either way
     assert between_stories == pytest.approx(0.5, abs=0.054)
     assert between_rows < 0.5 - 0.054
-    alone = fit_calibrated([features], lengths, steps=1, sources=torch.arange(200))
+    alone = fit_calibrated([features], lengths, steps=1, groups=torch.arange(200))
     plain = fit_calibrated([features], lengths, steps=1)
     assert torch.equal(alone.references[0][0].atypicality, plain.references[0][0].atypicality)
 

@@ -18,10 +18,14 @@ tenth of their tokens masked were rejected; on SST2 random words in place of hal
 texts. It also uses the Mahalanobis distance of the mean over a text's tokens, in every layer. With both: 98 %, and 99
 %.
 
-Two p-values. `own` tests whether a text differs from texts masked at random at its own ratio; masking by importance
-often does, without being unlike training. So a text is called out-of-distribution only if it is also atypical among
-texts masked at any ratio: `outside` is the larger of both p-values. As it is no smaller than `own`, it holds its level
-at every ratio.
+Short texts are atypical more often than long ones, whatever is done to them: a mean over few tokens strays. So a row's
+place is that among calibrating rows of about its length (conformal prediction by groups, Mondrian; Vovk et al., 2005,
+Sec. 4.5), five groups where there are rows enough. The level then holds in each of them, by the same argument.
+
+Two questions, two p-values. `own` asks whether a row differs from rows masked at random at its own ratio; masking by
+importance often does, and is nothing that the model could not have met. So a row is called out-of-distribution only if
+it is atypical at every ratio: `outside` is the largest p-value over all of them, and that among rows masked at any
+ratio. As it is no smaller than `own`, it holds its level at every ratio.
 """
 
 import json
@@ -30,7 +34,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -41,6 +44,7 @@ from faithmeter.errors import InputError
 from faithmeter.files import new_folder, read_json, require_whole
 from faithmeter.in_distribution.p_values import (
     counts,
+    design_effect,
     fisher,
     inverse_roots,
     lower_add_one,
@@ -53,10 +57,12 @@ from faithmeter.masking import STEPS, Purpose, random_count_mask, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Advance
 
-FORMAT = 2  # of the stored test
+FORMAT = 3  # of the stored test
 LEVEL = 0.05
 ROWS_NEEDED = 2000  # below this, the share of texts under 5 % varies by more than ±1.5 points between splits
 ROWS_FOR_TERCILES = 5000
+LENGTH_GROUPS = 5
+ROWS_A_GROUP = 30  # that describe, and about as many that calibrate: the most atypical row then has p ≤ 1/31
 # Equal inputs differ by about 1e-6 from batch to batch. Without a grid that noise decides ties, and where most rows
 # are alike (all tokens masked) it decides the test: a value 1e-7 above a thousand equal ones is their maximum.
 GRID_DECIMALS = 3
@@ -69,7 +75,8 @@ SHRINK = 0.1
 @dataclass(frozen=True)
 class Reference:
     """What typical rows look like: sorted `channels` (L, H, n), sorted statistics of `layers` (L or 2L, n), and
-    `atypicality` (m,). Of the rows' means: `centre` (L, H), `directions` (L, H, k) and the variances in them and in all
+    `atypicality` (m,) of the calibrating rows: `sizes` of each length group, one after the other, each sorted. Of the
+    rows' means: `centre` (L, H), `directions` (L, H, k) and the variances in them and in all
     others, `spread` (L, k + 1); empty in the paper's form.
 
     It costs about n·L·H numbers of 4 bytes: 12 MB for 1,000 rows of MiniLM (7 × 384), 45 MB of RoBERTa-base (13 × 768).
@@ -81,6 +88,7 @@ class Reference:
     spread: Tensor
     layers: Tensor
     atypicality: Tensor
+    sizes: Tensor
 
 
 def channel_statistics(channels: Tensor, features: Tensor, form: str) -> Tensor:
@@ -142,25 +150,40 @@ def atypicality(reference: Reference, features: Tensor, lengths: Tensor, form: s
     return inverse_roots(lower_add_one(reference.layers, statistics).T)
 
 
-def fit_reference(describe: tuple[Tensor, Tensor], calibrate: tuple[Tensor, Tensor], form: str) -> Reference:
-    """Fit levels 1 and 2 on the features and lengths of one half of the rows, and level 3 on the other's."""
+def fit_reference(
+    describe: tuple[Tensor, Tensor],
+    calibrate: tuple[Tensor, Tensor],
+    form: str,
+    groups: Tensor | None = None,
+    count: int = 1,
+) -> Reference:
+    """Fit levels 1 and 2 on the features and lengths of one half of the rows, and level 3 on the other's.
+
+    `groups` are the length groups of the calibrating rows, numbers below `count`. In a group without calibrating rows
+    p-values are pure chance.
+    """
     features, lengths = describe
     none = torch.zeros(0)
     means = (none, none, none) if form == "paper" else fit_means(features[:, :, 1])
-    reference = Reference(sorted_columns(features[:, :, 0]), *means, none, none)
+    reference = Reference(sorted_columns(features[:, :, 0]), *means, none, none, none)
     layers = layer_statistics(reference, features, lengths, form).sort(dim=-1).values
     reference = replace(reference, layers=layers)
-    return replace(reference, atypicality=atypicality(reference, *calibrate, form).sort().values)
+    scores = atypicality(reference, *calibrate, form)
+    groups = torch.zeros(len(scores), dtype=torch.long) if groups is None else groups
+    order = scores.argsort(stable=True)
+    order = order[groups[order].argsort(stable=True)]
+    return replace(reference, atypicality=scores[order], sizes=groups.bincount(minlength=count))
 
 
 @dataclass(frozen=True)
 class MaSF:
-    """A fitted in-distribution test. `references[k][g]` is for masking step k and length group g; `anywhere[g]` for
+    """A fitted in-distribution test. `references[k][t]` is for masking step k and length tercile t; `anywhere[t]` for
     rows masked at any step, each as likely.
 
     With one step only, it stands for every masking ratio: the paper's form, and a plain model's unmasked rows; then
-    `anywhere` is empty. `length_edges` are the first lengths (tokens of a row) of the second and third group, if there
-    are groups.
+    `anywhere` is empty. `tercile_edges` are the first lengths (tokens of a row) of the second and third tercile, if
+    they are described apart, and `length_edges` those of all groups but the first whose rows are calibrated apart.
+    `design_effect` is by how much rows of one story or author, that are alike, count for less than as many others.
     """
 
     form: str
@@ -169,18 +192,20 @@ class MaSF:
     length_edges: tuple[int, ...]
     seed: int
     rows: int
+    tercile_edges: tuple[int, ...] = ()
+    design_effect: float = 1.0
 
     @property
     def calibration_rows(self) -> tuple[int, ...]:
         """How many rows calibrate the p-values, in each length group."""
-        return tuple(len(reference.atypicality) for reference in self.references[0])
+        return tuple(int(size) for reference in self.references[0] for size in reference.sizes)
 
     @property
     def caution(self) -> str | None:
         """A sentence to show when there are too few reference rows for the 5 % to be 5 %."""
         if self.rows >= ROWS_NEEDED:
             return None
-        spread = 100 * (LEVEL * (1 - LEVEL) / min(self.calibration_rows)) ** 0.5
+        spread = 100 * (LEVEL * (1 - LEVEL) * self.design_effect / sum(self.calibration_rows)) ** 0.5
         return (
             f"The in-distribution test was fitted on {self.rows} validation texts. With so few, the share of typical "
             f"texts called atypical at 5 % is itself uncertain by ±{2 * spread:.1f} points: {ROWS_NEEDED} texts are "
@@ -189,33 +214,40 @@ class MaSF:
 
     def length_groups(self, lengths: Tensor) -> Tensor:
         """Return the group of each row by its number of tokens."""
-        return torch.bucketize(lengths, torch.tensor(self.length_edges, dtype=lengths.dtype), right=True)
+        return _groups(lengths, self.length_edges)
 
     def p_values(self, features: Tensor, lengths: Tensor, rows: Tensor, steps: Tensor | int) -> tuple[Tensor, Tensor]:
         """Return the p-values (own, outside) of (rows, L, 2, H) features of rows masked at `steps`, one or one per row.
 
-        `rows` are the rows' numbers in their dataset: the randomised share of a tie comes from them and the seed, so
-        batches do not change an answer.
+        `own` is at the step, `outside` the largest of all steps and of their mixture. `rows` are the rows' numbers in
+        their dataset: the randomised share of a tie comes from them and the seed, so batches do not change an answer.
         """
+        table = self.p_value_table(features, lengths, rows)
+        return self._at(table, steps), table.amax(dim=0)
+
+    def p_value_table(self, features: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
+        """Return the (references, rows) p-values of rows against every step's reference and, last, their mixture's."""
         features = _finite(features) if self.form == "paper" else _on_grid(features)
-        groups = self.length_groups(lengths)
-        steps = torch.as_tensor(steps).expand(len(features)) if len(self.references) > 1 else torch.zeros(len(features))
+        groups, terciles = self.length_groups(lengths), _groups(lengths, self.tercile_edges)
         uniform = torch.tensor(
             [random_stream(self.seed, Purpose.TIES, int(row)).random() for row in rows], dtype=torch.float64
         )
+        every = (*self.references, self.anywhere) if self.anywhere else self.references
+        table = torch.zeros(len(every), len(features), dtype=torch.float64)
+        for tercile in terciles.unique().tolist():
+            chosen = torch.nonzero(terciles == tercile)[:, 0]
+            own_groups = groups[chosen] - _first_group(self.tercile_edges, self.length_edges, tercile)
+            given = features[chosen], lengths[chosen], own_groups, uniform[chosen]
+            for number, references in enumerate(every):
+                table[number, chosen] = _row_p_values(references[tercile], *given, self.form)
+        return table
 
-        def against(reference: Reference, chosen: Tensor) -> Tensor:
-            return _row_p_values(reference, features[chosen], lengths[chosen], uniform[chosen], self.form)
-
-        own, outside = torch.zeros(2, len(features), dtype=torch.float64)
-        for group in range(len(self.length_edges) + 1):
-            for step in steps[groups == group].unique().tolist():
-                chosen = torch.nonzero((groups == group) & (steps == step))[:, 0]
-                own[chosen] = outside[chosen] = against(self.references[int(step)][group], chosen)
-            if self.anywhere:
-                chosen = torch.nonzero(groups == group)[:, 0]
-                outside[chosen] = torch.maximum(own[chosen], against(self.anywhere[group], chosen))
-        return own, outside
+    def _at(self, table: Tensor, steps: Tensor | int) -> Tensor:
+        """Return of a table of p-values those at the rows' steps; a single reference stands for every step."""
+        columns = torch.arange(table.shape[1])
+        if len(self.references) == 1:
+            return table[0]
+        return table[torch.as_tensor(steps).cpu().expand(table.shape[1]), columns]
 
     def against_unmasked(self) -> "MaSF":
         """Return the test of a model that never saw masks: its unmasked rows are the reference for every ratio.
@@ -227,15 +259,15 @@ class MaSF:
     def walk_p_values(self, batch: Batch, features: Tensor, step: Tensor | int) -> tuple[Tensor, Tensor]:
         """Return `p_values` of a batch as a walk has masked it by `step`, each text at the share that is masked.
 
-        A share between two steps is judged at both, and the larger p-value counts: what is typical of either is.
+        A share between two steps is judged at both, and the larger p-value counts: what is typical of either is. Where
+        a walk has gone on and nothing of a text is masked yet, both p-values are 1: nothing that masking did is
+        atypical.
         """
-        below, above = neighbouring_steps(batch, step)
-        given = features, batch.attention_mask.sum(dim=1), batch.rows
-        own, outside = self.p_values(*given, below)
-        if torch.equal(below, above):
-            return own, outside
-        others = self.p_values(*given, above)
-        return torch.maximum(own, others[0]), torch.maximum(outside, others[1])
+        below, above = (steps.cpu() for steps in neighbouring_steps(batch, step))
+        table = self.p_value_table(features, batch.attention_mask.sum(dim=1).cpu(), batch.rows)
+        own, outside = torch.maximum(self._at(table, below), self._at(table, above)), table.amax(dim=0)
+        untouched = ~(batch.masked & batch.maskable).any(dim=1).cpu() & (torch.as_tensor(step).cpu() > 0)
+        return own.masked_fill(untouched, 1), outside.masked_fill(untouched, 1)
 
     def save(self, folder: Path) -> None:
         """Store the test as safetensors, one file a masking step."""
@@ -251,12 +283,14 @@ class MaSF:
         remedy = "`faithmeter check` with the same options fits the same test again, and measurements are kept."
         header = read_json(require_whole(folder, remedy) / "masf.json", remedy)
         if header.pop("format", None) != FORMAT:
-            raise InputError(f"{folder} was fitted by another version of faithmeter: run `faithmeter check` again.")
-        groups = len(header["length_edges"]) + 1
-        steps = int(header.pop("steps"))
-        references = tuple(_load_step(folder, f"step-{step:02}", groups) for step in range(steps))
-        anywhere = _load_step(folder, "anywhere", groups if steps > 1 else 0)
-        header["length_edges"] = tuple(header["length_edges"])
+            raise InputError(
+                f"{folder} was fitted by another version of faithmeter, whose p-values are not these: run `faithmeter "
+                "check` again. Where the run was measured with it, remove its folder `measurements` first."
+            )
+        header |= {name: tuple(header[name]) for name in ("length_edges", "tercile_edges")}
+        steps, terciles = int(header.pop("steps")), len(header["tercile_edges"]) + 1
+        references = tuple(_load_step(folder, f"step-{step:02}", terciles) for step in range(steps))
+        anywhere = _load_step(folder, "anywhere", terciles if steps > 1 else 0)
         return cls(references=references, anywhere=anywhere, **header)
 
 
@@ -272,7 +306,7 @@ def fit_calibrated(
     *,
     steps: int = STEPS + 1,
     seed: int = 0,
-    sources: Tensor | None = None,
+    groups: Tensor | None = None,
     folder: Path | None = None,
 ) -> MaSF:
     """Fit the calibrated form on the (rows, L, 2, H) features of the same rows at each of the masking steps, in order.
@@ -282,25 +316,37 @@ def fit_calibrated(
     not trained on masked text is given its unmasked rows only, which then are the reference for every ratio: against
     masked references random masking would pass by construction.
 
-    `sources` numbers the story that each row was made of, where several are made of one: the halves are cut between
-    stories (but for the one in the middle). With siblings in the describing half a calibrating row looks more typical
-    than a new one can, most of all to a decoder, whose states of a common beginning are the same. By default every row
-    is a source of its own.
+    `groups` names the story or author of each row, where several rows have one: a group describes or calibrates as a
+    whole. With siblings in the describing half a calibrating row looks more typical than a new one can, most of all to
+    a decoder, whose states of a common beginning are the same. By default every row is a group of its own.
     """
     if len(lengths) < 4:
-        raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} texts: {ROWS_NEEDED} are needed.")
-    edges = _length_edges(lengths)
-    sources = torch.arange(len(lengths)) if sources is None else sources
-    drawn_order = random_stream(seed, Purpose.REFERENCE_HALVES).permutation(int(sources.max()) + 1)
-    order = torch.from_numpy(np.argsort(np.argsort(drawn_order)[sources.numpy()], kind="stable"))
-    groups = torch.bucketize(lengths, torch.tensor(edges, dtype=lengths.dtype), right=True)[order]
-    halves = [_halves(order[groups == group]) for group in range(len(edges) + 1)]
-    # each text is used once more at a random step: the reference for texts masked at any ratio
+        raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} rows: {ROWS_NEEDED} are needed.")
+    terciles = _tercile_edges(lengths)
+    groups = torch.arange(len(lengths)) if groups is None else groups
+    describing = _describing(groups, min(len(lengths) // 2, DESCRIBING_ROWS * (len(terciles) + 1)), seed)
+    edges = tuple(sorted({*terciles, *_length_edges(lengths[describing], int((~describing).sum()))}))
+    in_group, in_tercile = _groups(lengths, edges), _groups(lengths, terciles)
+    halves = [
+        tuple(torch.nonzero((in_tercile == tercile) & half)[:, 0] for half in (describing, ~describing))
+        for tercile in range(len(terciles) + 1)
+    ]
+    # each row is shown once more at a step drawn for it: what the model is at home with, whatever the ratio
     drawn = torch.from_numpy(random_stream(seed, Purpose.REFERENCE_STEPS).integers(0, steps, len(lengths)))
-    mixed = torch.zeros(0)
+    mixed, effects = torch.zeros(0), [1.0]
+    alike = len(groups.unique()) < len(groups)
 
     def fit(values: Tensor) -> tuple[Reference, ...]:
-        return tuple(fit_reference((values[a], lengths[a]), (values[b], lengths[b]), "calibrated") for a, b in halves)
+        found, places = list[Reference](), torch.zeros(len(values), dtype=torch.float64)
+        for tercile, (a, b) in enumerate(halves):
+            first, end = (_first_group(terciles, edges, number) for number in (tercile, tercile + 1))
+            own, given = in_group[b] - first, ((values[a], lengths[a]), (values[b], lengths[b]))
+            found.append(fit_reference(*given, "calibrated", own, end - first))
+            if alike:
+                half = torch.full((len(b),), 0.5, dtype=torch.float64)
+                places[b] = _row_p_values(found[-1], values[b], lengths[b], own, half, "calibrated")
+        effects.append(design_effect(places[~describing], groups[~describing]))
+        return tuple(found)
 
     fitted: list[tuple[Reference, ...]] = []
     with nullcontext() if folder is None else new_folder(folder) as new:
@@ -310,7 +356,8 @@ def fit_calibrated(
             fitted.append(_kept(new, f"step-{step:02}", fit(values)))
             del values  # before the next step's features are computed
         anywhere = () if steps == 1 else fit(mixed)
-        masf = MaSF("calibrated", tuple(fitted), _kept(new, "anywhere", anywhere), edges, seed, len(lengths))
+        every = tuple(fitted), _kept(new, "anywhere", anywhere)
+        masf = MaSF("calibrated", *every, edges, seed, len(lengths), terciles, max(effects))
         if new is not None:
             _save_header(new, masf)
     return masf
@@ -374,30 +421,80 @@ def _on_grid(features: Tensor) -> Tensor:
     return torch.round(_finite(features), decimals=GRID_DECIMALS)
 
 
-def _length_edges(lengths: Tensor) -> tuple[int, ...]:
+def _groups(lengths: Tensor, edges: tuple[int, ...]) -> Tensor:
+    """Return how many of the edges are at most as large as each length."""
+    return torch.bucketize(lengths, torch.tensor(edges, dtype=lengths.dtype), right=True)
+
+
+def _tercile_edges(lengths: Tensor) -> tuple[int, ...]:
     """Return the terciles of the lengths where there are rows enough for three tests, and lengths that differ."""
     if len(lengths) < ROWS_FOR_TERCILES:
         return ()
     ordered = lengths.sort().values
     edges = tuple(int(ordered[len(ordered) * third // 3]) for third in (1, 2))
-    groups = torch.bucketize(lengths, torch.tensor(edges, dtype=lengths.dtype), right=True).bincount(minlength=3)
+    groups = _groups(lengths, edges).bincount(minlength=3)
     return edges if int(groups.min()) >= ROWS_NEEDED // 2 else ()
 
 
-def _halves(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows that describe what is typical, and those that calibrate."""
-    describing = min(len(rows) // 2, DESCRIBING_ROWS)
-    return rows[:describing].sort().values, rows[describing:].sort().values
+def _length_edges(lengths: Tensor, calibrating: int) -> tuple[int, ...]:
+    """Return the first lengths of the groups that are calibrated apart, up to five and as even as lengths allow.
+
+    They come from the rows that describe alone: of a group that was cut with a look at the calibrating rows, these
+    would not be exchangeable with a new row.
+    """
+    wanted = max(1, min(LENGTH_GROUPS, len(lengths) // ROWS_A_GROUP, calibrating // ROWS_A_GROUP))
+    ordered, edges, start = lengths.sort().values, list[int](), 0
+    for part in range(1, wanted):
+        edge = int(ordered[len(ordered) * part // wanted])
+        below, left = int((lengths < edge).sum()), int((lengths >= edge).sum())
+        if min(below - start, left) >= 2 * ROWS_A_GROUP // 3:
+            edges.append(edge)
+            start = below
+    return tuple(edges)
 
 
-def _row_p_values(reference: Reference, features: Tensor, lengths: Tensor, uniform: Tensor, form: str) -> Tensor:
-    """Return level 3's p-values: 1 − F (paper), or the conformal (#> + U·(1 + #=))/(m + 1)."""
-    found = atypicality(reference, features, lengths, form)
-    smaller, at_most = counts(reference.atypicality, found)
-    size = len(reference.atypicality)
-    if form == "paper":
-        return 1 - smaller.double() / size
-    return (size - at_most + uniform * (1 + at_most - smaller)) / (size + 1)
+def _first_group(terciles: tuple[int, ...], edges: tuple[int, ...], tercile: int) -> int:
+    """Return the number of the first length group of a tercile: every tercile begins with a group. One past the last
+    tercile, it is the number of groups.
+    """
+    if tercile == 0:
+        return 0
+    return edges.index(terciles[tercile - 1]) + 1 if tercile <= len(terciles) else len(edges) + 1
+
+
+def _describing(groups: Tensor, wanted: int, seed: int) -> Tensor:
+    """Return which rows describe what is typical: whole groups, in an order drawn at random, `wanted` rows at most.
+
+    The others calibrate.
+    """
+    numbers = groups.unique(return_inverse=True)[1]
+    order = torch.from_numpy(random_stream(seed, Purpose.REFERENCE_HALVES).permutation(int(numbers.max()) + 1))
+    before = numbers.bincount()[order].cumsum(0)
+    chosen = torch.zeros(len(order), dtype=torch.bool)
+    chosen[order[before <= wanted]] = True
+    if not bool(chosen.any()):
+        raise InputError(
+            f"An in-distribution test cannot be fitted on {len(groups)} rows of {len(order)} stories or authors, where "
+            "one has most of the rows: it needs rows of many."
+        )
+    return chosen[numbers]
+
+
+def _row_p_values(
+    reference: Reference, features: Tensor, lengths: Tensor, groups: Tensor, uniform: Tensor, form: str
+) -> Tensor:
+    """Return level 3's p-values: 1 − F (paper), or the conformal (#> + U·(1 + #=))/(m + 1) among a group's m rows."""
+    scores = atypicality(reference, features, lengths, form)
+    found = torch.zeros(len(scores), dtype=torch.float64)
+    for group, calibrating in enumerate(reference.atypicality.split(reference.sizes.tolist())):
+        mine = groups == group
+        smaller, at_most = counts(calibrating, scores[mine])
+        size = len(calibrating)
+        if form == "paper":
+            found[mine] = 1 - smaller.double() / size
+        else:
+            found[mine] = (size - at_most + uniform[mine] * (1 + at_most - smaller)) / (size + 1)
+    return found
 
 
 def _save_step(folder: Path, name: str, references: tuple[Reference, ...]) -> None:
@@ -418,6 +515,8 @@ def _save_header(folder: Path, masf: MaSF) -> None:
         "format": FORMAT,
         "form": masf.form,
         "length_edges": masf.length_edges,
+        "tercile_edges": masf.tercile_edges,
+        "design_effect": masf.design_effect,
         "seed": masf.seed,
         "rows": masf.rows,
         "steps": len(masf.references),

@@ -67,3 +67,26 @@ def lower_add_one(columns: Tensor, values: Tensor) -> Tensor:
     """Return (#≤ + 1)/(n + 1): small values are atypical."""
     at_most = torch.searchsorted(columns, values.contiguous(), right=True, out_int32=True)
     return (at_most + 1) / (columns.shape[-1] + 1)
+
+
+def design_effect(values: Tensor, groups: Tensor) -> float:
+    """Return by how much the variance of a mean grows as values of one group are alike (Kish, 1965, Sec. 5.4).
+
+    That is 1 + ρ·(Σ m²/Σ m − 1) of groups of m values, with the intraclass correlation ρ of a one-way analysis of
+    variance (Donner, 1986, Sec. 3), at least 0. It is 1 where every value is a group of its own, and all that can be
+    said of a single group is the worst: it counts as one value.
+    """
+    numbers = groups.unique(return_inverse=True)[1]
+    sizes = numbers.bincount().double()
+    total, count = float(sizes.sum()), len(sizes)
+    if count == total:
+        return 1.0
+    size = float(sizes.square().sum()) / total
+    values = values.double()
+    means = torch.zeros(count, dtype=torch.float64).index_add_(0, numbers, values) / sizes
+    within = float((values - means[numbers]).square().sum()) / (total - count)
+    if count == 1:
+        return size
+    between = float((sizes * (means - values.mean()).square()).sum()) / (count - 1)
+    spread = between + ((total - size) / (count - 1) - 1) * within
+    return 1 + (size - 1) * max(0.0, (between - within) / spread if spread > 0 else 0.0)

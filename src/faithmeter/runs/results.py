@@ -72,6 +72,8 @@ TRANSFER, TRANSFER_MAJORITY = TRANSFER_KINDS = ("transfer", "transfer_majority")
 VALIDATION_TEXTS, TEST_TEXTS = CHECKED_TEXTS = ("check_validation_texts", "check_test_texts")
 # the same test against unmasked texts, for a model that only --masked-before says was trained on masks
 UNMASKED = ("check_unmasked_p_value", "check_unmasked_share_out_of_distribution")
+# what the same test finds in spoilt texts: random words in half of the places, words out of order, another domain
+POWER = ("check_power_words", "check_power_shuffled", "check_power_other")
 PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
 
 _JUDGED = Kind("what a judge says", Pooling.STUDENT)
@@ -96,6 +98,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         **dict.fromkeys(CHECKED_TEXTS, Kind("texts of the in-distribution test", Pooling.SMALLEST, COUNT, True)),
         "check_unmasked_p_value": Kind("p-value against unmasked texts", Pooling.SMALLEST_P, SHARE, True),
         "check_unmasked_share_out_of_distribution": Kind("texts unlike unmasked ones", Pooling.MEAN, SHARE, False),
+        "check_power_words": Kind("texts found with random words in half of the places", Pooling.MEAN, SHARE, True),
+        "check_power_shuffled": Kind("texts found with their words out of order", Pooling.MEAN, SHARE, True),
+        "check_power_other": Kind("texts found of another domain", Pooling.MEAN, SHARE, True),
         "acu": Kind("ACU", Pooling.BOOTSTRAP, None, True, True),
         "racu": Kind("RACU", Pooling.BOOTSTRAP, ANY, True),
         "acu_behind_best": Kind("by how much ACU lies behind the best", Pooling.ANEW, None, False, True),

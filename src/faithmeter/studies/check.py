@@ -12,6 +12,7 @@ from faithmeter.data.batch import Encoded
 from faithmeter.errors import InputError
 from faithmeter.files import damaged, is_done, new_folder, only_one, sum_of
 from faithmeter.in_distribution.masf import MaSF, fit_calibrated, fit_paper, masked_at_random, step_features
+from faithmeter.in_distribution.power import power
 from faithmeter.in_distribution.verdict import Verdict, dataset_verdict, summary
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.models.classifier import Classifier
@@ -19,7 +20,7 @@ from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.card import store_card
 from faithmeter.reports.sentences import against_unmasked
 from faithmeter.runs.commands import command_to_train_on
-from faithmeter.runs.results import CHECKED_TEXTS, PER_RATIO, UNMASKED, VALIDATION_TEXTS, Result, find
+from faithmeter.runs.results import CHECKED_TEXTS, PER_RATIO, POWER, UNMASKED, VALIDATION_TEXTS, Result, find
 from faithmeter.runs.run import Run
 from faithmeter.runs.texts import encode
 from faithmeter.training.strategy import masked_copy
@@ -27,24 +28,30 @@ from faithmeter.training.strategy import masked_copy
 # More rows make the level no truer, and the stored test larger: 6,000 rows of RoBERTa-base are 1.3 GB.
 ROWS = 6000
 FORMS = ("calibrated", "paper")
-KINDS = (*PER_RATIO, *CHECKED_TEXTS, *UNMASKED)
+KINDS = (*PER_RATIO, *CHECKED_TEXTS, *UNMASKED, *POWER)
 
 
 def check(
-    path: str | Path, *, form: str = "calibrated", rows: int = ROWS, reporter: Reporter | None = None
+    path: str | Path,
+    *,
+    form: str = "calibrated",
+    rows: int = ROWS,
+    other: Sequence[str] = (),
+    reporter: Reporter | None = None,
 ) -> list[Verdict]:
     """Fit MaSF on the run's validation split, store it with the run, and judge the randomly masked test split.
 
-    At most `rows` validation texts are used, drawn at random: the stored test grows with them.
+    At most `rows` validation texts are used, drawn at random: the stored test grows with them. What the test can find is
+    stored beside what it found, also in `other` texts, of another domain, where there are any.
     """
     if form not in FORMS:
         raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")
     run = Run(path)
     with only_one(run.path):
-        return _check(run, form, rows, reporter or Silent())
+        return _check(run, form, rows, other, reporter or Silent())
 
 
-def _check(run: Run, form: str, rows: int, reporter: Reporter) -> list[Verdict]:
+def _check(run: Run, form: str, rows: int, other: Sequence[str], reporter: Reporter) -> list[Verdict]:
     folder, measured = run.in_distribution_folder, run.measurements.exists()
     lost = damaged(folder) is not None or not folder.is_dir()
     if measured and (not run.measurement_settings.get("checked") or (run.checked and not lost)):
@@ -79,6 +86,8 @@ def _check(run: Run, form: str, rows: int, reporter: Reporter) -> list[Verdict]:
     results += [result for unmasked in others for verdict in unmasked for result in _unmasked_results(verdict)]
     texts = zip(CHECKED_TEXTS, (masf.rows, len(test)), strict=True)
     results += [Result(kind=kind, value=count, metric="texts", n=count) for kind, count in texts]
+    if form == "calibrated":
+        results += _power_results(classifier, masf, test, other, config.seed, reporter)
     kinds = KINDS if form == "calibrated" else PER_RATIO[1:]  # the paper's form allows no verdict
     run.store_results(KINDS, [result for result in results if result.kind in kinds])
     store_card(run)
@@ -186,8 +195,8 @@ def _fit(run: Run, classifier: Classifier, validation: Encoded, form: str, *, pl
     with reporter.bar("Fitting", len(steps) * len(validation)) as advance:
         features = step_features(classifier, validation, seed=seed, steps=steps, progress=advance)
         lengths = torch.from_numpy(validation.lengths)
-        sources = torch.from_numpy(validation.sources())
-        return fit_calibrated(features, lengths, steps=len(steps), seed=seed, sources=sources, folder=folder)
+        groups = torch.from_numpy(validation.sources())
+        return fit_calibrated(features, lengths, steps=len(steps), seed=seed, groups=groups, folder=folder)
 
 
 def judge(
@@ -199,7 +208,7 @@ def judge(
     reporter: Reporter | None = None,
 ) -> list[list[Verdict]]:
     """Return each test's verdicts on a split, one for each masking ratio, its tokens masked at random."""
-    lengths = torch.from_numpy(test.lengths)
+    lengths, groups = torch.from_numpy(test.lengths), torch.from_numpy(test.sources())
     verdicts: list[list[Verdict]] = [[] for _ in masfs]
     with (reporter or Silent()).bar("Checking", (STEPS + 1) * len(test)) as advance:
         for step in range(STEPS + 1):
@@ -211,7 +220,7 @@ def judge(
                     p_values[:, rows] = torch.stack(masf.p_values(features, lengths[rows], rows, step))
                 advance(len(batch))
             for masf, (own, outside), mine in zip(masfs, found, verdicts, strict=True):
-                mine.append(dataset_verdict(masf, own, outside, lengths, step))
+                mine.append(dataset_verdict(masf, own, outside, lengths, step, groups))
     return verdicts
 
 
@@ -235,4 +244,25 @@ def _unmasked_results(verdict: Verdict) -> list[Result]:
     return [
         Result(kind=kind, value=value, metric="p", masking_ratio=ratio, n=n)
         for kind, value in zip(UNMASKED, values, strict=True)
+    ]
+
+
+def _power_results(
+    classifier: Classifier, masf: MaSF, test: Encoded, other: Sequence[str], seed: int, reporter: Reporter
+) -> list[Result]:
+    """Return what share of spoilt texts the test finds: a verdict means little where nothing could be found."""
+    elsewhere = classifier.encode(other) if other else None
+    with reporter.bar("Asking what can be found", 2 * len(test) + len(other)) as advance:
+        powers = power(classifier, masf, test, seed=seed, other=elsewhere, progress=advance)
+    return [
+        Result(
+            kind=f"check_power_{one.spoilt}",
+            value=one.share,
+            metric="p",
+            n=one.texts,
+            low=one.interval[0],
+            high=one.interval[1],
+            over="observations",
+        )
+        for one in powers
     ]

@@ -100,9 +100,10 @@ def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
     """
     if masf is None or masf.form == "paper":  # the paper's form allows no verdict
         return []
-    lengths = torch.from_numpy(test.lengths[table["row"][:, 0]])
+    rows = table["row"][:, 0]
+    lengths, groups = torch.from_numpy(test.lengths[rows]), torch.from_numpy(test.sources()[rows])
     own, outside = (torch.tensor(table[name]) for name in ("p_own", "p_outside"))
-    return [dataset_verdict(masf, own[:, step], outside[:, step], lengths, step) for step in range(STEPS + 1)]
+    return [dataset_verdict(masf, own[:, step], outside[:, step], lengths, step, groups) for step in range(STEPS + 1)]
 
 
 def _answers(table: Table, run: Run) -> Table:
