@@ -31,5 +31,5 @@ def check(
     reporter = terminal()
     path = run_of(subject, data, run, masked_before, max_length, reporter)
     verdicts = study.check(path, form=form, rows=rows, reporter=reporter)
-    words = study.in_words(path, verdicts) if form == "calibrated" else None
+    words = study.in_words(path) if form == "calibrated" else None
     print_check(verdicts, words, Run(path).results)

@@ -112,6 +112,9 @@ def print_faithfulness(rows: "Rows") -> None:
         f"The baseline is the mean of the random draws{wander}.",
         soft_wrap=True,
     )
+    from faithmeter.reports.sentences import verdict  # here: importing it loads torch
+
+    console.print("\n".join(verdict(rows)), soft_wrap=True, markup=False)
 
 
 def _number(value: float | None) -> str:

@@ -50,7 +50,7 @@ def quickstart(
     print_performance(train(path, data, model, options, reporter=reporter))
     console.print("\nIs masking in-distribution for this model?")
     verdicts = check(path, reporter=reporter)
-    print_check(verdicts, in_words(path, verdicts), Run(path).results)
+    print_check(verdicts, in_words(path), Run(path).results)
     console.print("\nWhich importance measure is faithful to it?")
     print_faithfulness(measure(path, measured, workers=None, reporter=reporter).results)
     (page,) = report([path], path / "report", reporter=reporter)

@@ -97,40 +97,6 @@ def too_few(validation: float, tested: float) -> str | None:
     )
 
 
-def summary(
-    verdicts: Sequence[Verdict],
-    remedy: str | None = None,
-    *,
-    validation_texts: int | None = None,
-    claimed: bool = False,
-) -> str:
-    """Return in words whether masking may be trusted, given a verdict for each masking ratio.
-
-    `remedy` is the command that fine-tunes the model with masking, if that helps. The test was fitted on
-    `validation_texts`, if known. `claimed` means that only its owner says that the model was trained on masks: randomly
-    masked texts then pass by construction, whatever the model does with them.
-    """
-    p_values = [verdict.anywhere.dataset_p_value for verdict in verdicts]
-    if smallest_of(p_values) > LEVEL:
-        found = (
-            f"at no ratio are the texts out-of-distribution (smallest p-value {min(p_values):.3f} of {len(verdicts)})."
-        )
-        tested = verdicts[0].anywhere.rows
-        few = too_few(tested if validation_texts is None else validation_texts, tested)
-        trusted = "Masking may be trusted"
-        if claimed:
-            trusted = "If, as --masked-before says, this model was trained on masked texts, masking may be trusted"
-        return f"{trusted}: {found}" if few is None else f"{few} No evidence against masking: {found}"
-    worst = min(verdicts, key=lambda verdict: (verdict.anywhere.dataset_p_value, -verdict.anywhere.share_below))
-    found = f"At {100 * worst.step // STEPS} % masked: {worst.words}"
-    if remedy is None:
-        return found
-    return (
-        f"{found} Fine-tune this model with masking, on the same data, to get one that understands masks; it keeps its "
-        f"head and classes: `{remedy}`."
-    )
-
-
 @dataclass(frozen=True)
 class Footing:
     """What a verdict can rest on, in numbers.

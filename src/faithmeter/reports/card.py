@@ -2,9 +2,10 @@
 
 from faithmeter.files import write_bytes
 from faithmeter.reports import sentences
+from faithmeter.reports.evidence import conclusion, evidence
 from faithmeter.reports.formats import Table, as_markdown, plain
 from faithmeter.reports.ranked import ranked_table
-from faithmeter.runs.results import measures
+from faithmeter.runs.results import measures, rows_of
 from faithmeter.runs.run import Run, RunConfig
 from faithmeter.training.config import OPTIMIZERS
 from faithmeter.training.strategy import STRATEGIES
@@ -29,9 +30,9 @@ def model_card(run: Run) -> str:
         cells += [["class majority", f"{row['value']:.3f}"] for row in rows if row["kind"] == "majority"]
         table = Table("performance", "", ("tokens masked at random", f"test {config.metric}"), cells)
         parts += ["## Performance", as_markdown(table)]
-    checked = sentences.checked(rows)
-    if checked is not None:
-        parts += ["## In-distribution test", checked]
+    if rows_of(rows, "check_p_value"):
+        lines = [f"- **{title}:** {sentence}" for title, sentence in evidence(rows, sentences.recommended(rows))]
+        parts += ["## What the verdict rests on", "\n".join([conclusion(rows), "", *lines])]
     if measures(rows):
         parts += ["## Which explanation to use", " ".join(sentences.verdict(rows)), as_markdown(ranked_table(rows))]
         parts += [f"- Careful: {caution}" for caution in sentences.cautions(rows, None)]

@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 
 from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.in_distribution.verdict import smallest_of
+from faithmeter.reports.evidence import trusted
 from faithmeter.reports.figures import PALETTE, RANDOM, drawn, new_figure
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Section
-from faithmeter.reports.sentences import checked, recommended, trusted
+from faithmeter.reports.sentences import checked, recommended
 from faithmeter.reports.sentences import names as listed
 from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of, within_bounds
 from faithmeter.statistics import student_interval

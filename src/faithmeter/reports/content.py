@@ -11,13 +11,14 @@ from faithmeter.reports import figures, sentences
 from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.comparison import Way, ways_section
+from faithmeter.reports.evidence import conclusion, evidence, worst_step
 from faithmeter.reports.figures import drawn
 from faithmeter.reports.formats import Table
 from faithmeter.reports.parts import Example, Section
 from faithmeter.reports.ranked import ranked_table
 from faithmeter.reports.select import select_sections
 from faithmeter.reports.transfer import transfer_sections
-from faithmeter.runs.results import Rows, find, measures, most_faithful, number, rows_of
+from faithmeter.runs.results import Rows, find, measures, most_faithful, number, rejected, rows_of
 
 
 @dataclass(frozen=True)
@@ -247,9 +248,13 @@ def counted(rows: Rows) -> str:
 
 def _checked(subject: Subject, prefix: str) -> list[Section]:
     rows = subject.rows
-    judged = sentences.checked(rows)
-    if judged is None:
+    lines = evidence(rows, sentences.recommended(rows))
+    if not rows_of(rows, "check_p_value"):
         return []
+    tables = [
+        Table(f"{prefix}evidence", "What the verdict rests on", ("evidence", "what it says"), [*map(list, lines)])
+    ]
+    tables += _tested(rows, prefix)
     shown = [
         drawn(prefix, "p-values", "p-value of randomly masked test texts; below the line: out-of-distribution.",
                lambda: figures.p_values(rows))
@@ -259,4 +264,26 @@ def _checked(subject: Subject, prefix: str) -> list[Section]:
             drawn(prefix, "out-of-distribution", "Texts out-of-distribution when each measure masks; dotted: 5 %.",
                    lambda: figures.out_of_distribution(rows))
         )  # fmt: skip
-    return [Section("Is the comparison fair", [judged], figures=shown)]
+    return [Section("Is the comparison fair", [conclusion(rows)], tables, shown)]
+
+
+def _tested(rows: Rows, prefix: str) -> list[Table]:
+    """Return the table of the tests of each measure's masked texts; none where nothing was measured."""
+    cells = []
+    for name in measures(rows):
+        worst, p_value = worst_step(rows, name), find(rows, "walk_p_value", name)["value"]
+        unlike = find(rows, "walk_random_p_value", name)["value"]
+        if worst is None or p_value is None:
+            continue
+        cells.append(
+            [
+                name,
+                "not tested" if unlike is None else f"{unlike:.3f}",
+                f"{p_value:.3f}",
+                f"{100 * worst['value']:.1f} % (at {100 * worst['masking_ratio']:.0f} % masked)",
+                "rejected" if rejected(rows, name) else "not rejected",
+            ]
+        )
+    columns = ("measure", "p, random masking", "p, any ratio", "most texts out-of-distribution", "its masked texts")
+    title = "Texts masked by each measure: unlike randomly masked ones, and unlike texts of any masking ratio"
+    return [Table(f"{prefix}tested", title, columns, cells)] if cells else []

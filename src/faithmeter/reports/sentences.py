@@ -6,9 +6,27 @@ from scipy import stats
 
 from faithmeter.importance.table import IMPORTANCE_MEASURES, is_signed
 from faithmeter.in_distribution.masf import LEVEL, ROWS_NEEDED
-from faithmeter.in_distribution.verdict import smallest_of, too_few
 from faithmeter.masking import STEPS
-from faithmeter.runs.results import CHECKED_TEXTS, TRANSFER, UNMASKED, Row, Rows, find, most_faithful, number, rows_of
+from faithmeter.reports.evidence import (
+    best_accepted,
+    checked_on_few,
+    evidence,
+    known_masks,
+    trusted,
+    unverified,
+)
+from faithmeter.runs.results import (
+    MASKED,
+    TRANSFER,
+    Row,
+    Rows,
+    accepted,
+    find,
+    most_faithful,
+    number,
+    rejected,
+    rows_of,
+)
 
 FEW_TEXTS, FEW_TRAININGS = 50, 10
 TERMS = (
@@ -80,78 +98,35 @@ def names(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def behind(rows: Rows, best: str, other: str) -> Row:
+    """Return by how much ACU a measure lies behind another: the paired difference, or that to the most faithful one."""
+    paired = find(rows, "acu_difference", best, detail=other)
+    return paired if paired["value"] is not None else find(rows, "acu_behind_best", other)
+
+
+def ahead_for_sure(difference: Row) -> bool:
+    """Whether the interval of a difference lies above 0."""
+    return difference["low"] is not None and difference["low"] > 0
+
+
 def alike(rows: Rows) -> list[str]:
-    """Return the measures that cannot be told apart from the most faithful one: the difference may be 0."""
-    best = most_faithful(rows)
-    behind = [row for row in rows if row["kind"] == "acu_behind_best" and row["measure"] != best]
-    return [row["measure"] for row in behind if row["low"] is None or row["low"] <= 0]
+    """Return the measures, not rejected, that cannot be told apart from the best of them: the difference may be 0."""
+    best = best_accepted(rows)
+    others = [name for name in accepted(rows) if name != best]
+    return [name for name in others if best is not None and not ahead_for_sure(behind(rows, best, name))]
 
 
 def equals(rows: Rows) -> list[str]:
-    """Return the measures as good as the most faithful one: not told apart from it, significantly above random.
-
-    A measure that does not itself beat random masking is no substitute, however uncertain the difference.
-    """
+    """Return those of `alike` that significantly beat random masking; the others are no substitute."""
     return [name for name in alike(rows) if beats_random(rows, name)]
 
 
-def trusted(rows: Rows) -> bool | None:
-    """Return whether masking is in-distribution for the model; None where that was not checked, or on too few texts.
-
-    Few texts can reject masking, as the level holds for any number of them, but not support it.
-    """
-    p_values = [row["value"] for row in rows_of(rows, "check_p_value")]
-    if p_values and smallest_of(p_values) <= LEVEL:
-        return False
-    return True if p_values and checked_on_few(rows) is None else None
-
-
-def checked_on_few(rows: Rows) -> str | None:
-    """Return why the check gives no verdict in favour of masking; None where its texts were enough, or are unknown."""
-    counts = [find(rows, kind)["value"] for kind in CHECKED_TEXTS]
-    return None if None in counts else too_few(*counts)
-
-
 def checked(rows: Rows) -> str | None:
-    """Return the result of the check on randomly masked texts, in words; None without a check."""
+    """Return what the check says of masking on this model, in words; None without a check."""
     p_values = [row["value"] for row in rows_of(rows, "check_p_value")]
     if not p_values:
         return None
-    smallest, few = f"(smallest p-value of {len(p_values)} ratios: {min(p_values):.3f})", checked_on_few(rows)
-    if trusted(rows) is False:
-        return (
-            f"Randomly masked texts are out-of-distribution for this model {smallest}: its predictions on them say "
-            "little about its explanations."
-        )
-    beside = against_unmasked(rows)
-    if few is not None:
-        said = f"Nothing out-of-distribution was found among randomly masked texts {smallest}. {few}"
-        return said if beside is None else f"{said} {beside}"
-    if beside is not None:
-        return f"{_AS_SAID}, randomly masked texts are in-distribution for it {smallest}. {beside}"
-    return f"Randomly masked texts are in-distribution for this model, at every masking ratio {smallest}."
-
-
-_AS_SAID = "If, as --masked-before says, this model was trained on masked texts"
-
-
-def against_unmasked(rows: Rows) -> str | None:
-    """Return how masked texts compare with unmasked ones, where only its owner says the model was trained on masks.
-
-    None where that is known, or was not tested.
-    """
-    p_values, shares = (rows_of(rows, kind) for kind in UNMASKED)
-    if not p_values:
-        return None
-    if smallest_of([row["value"] for row in p_values]) > LEVEL:
-        return "Compared with unmasked texts, as for a model never trained on masks, nothing was found either."
-    worst = max(shares, key=lambda row: row["value"])
-    return (
-        "Nothing here shows that it was trained on masked texts. Compared with unmasked texts, as for a model never "
-        f"trained on masks, up to {100 * worst['value']:.1f} % of the texts are out-of-distribution (at "
-        f"{100 * worst['masking_ratio']:.0f} % masked): if it was not, its predictions on masked texts say nothing "
-        "about its explanations."
-    )
+    return " ".join(sentence for _, sentence in evidence(rows))
 
 
 def surely_positive(row: Row, tried: int) -> bool:
@@ -171,8 +146,8 @@ def beats_random(rows: Rows, measure: str) -> bool:
 
 
 def recommended(rows: Rows) -> str | None:
-    """Return the measure that the verdict recommends; None where it names none."""
-    return None if _nothing_judged(rows) else most_faithful(rows)
+    """Return the measure that the verdict recommends: the most faithful not rejected; None if there is none."""
+    return None if _nothing_judged(rows) else best_accepted(rows)
 
 
 def doubt(rows: Rows, measure: str | None = None) -> str | None:
@@ -181,9 +156,16 @@ def doubt(rows: Rows, measure: str | None = None) -> str | None:
     Where the verdict recommends no measure, it is the verdict's first sentence, so that `explain` and the report agree.
     """
     nothing = _nothing_judged(rows)
-    if nothing or measure is None or beats_random(rows, measure):
+    if nothing or measure is None:
         return nothing[0] if nothing else None
-    instead = f"{most_faithful(rows)} is the measure to use."
+    if rejected(rows, measure):
+        return (
+            f"Texts masked by {measure} are out-of-distribution for this model, so nothing shows that its explanations "
+            f"are faithful; {recommended(rows)} is the measure to use."
+        )
+    if beats_random(rows, measure):
+        return None
+    instead = f"{recommended(rows)} is the measure to use."
     acu = find(rows, "acu", measure)
     if acu["value"] is None:
         return f"{measure} was not measured on this model, so its explanations may be meaningless; {instead}"
@@ -195,8 +177,9 @@ def doubt(rows: Rows, measure: str | None = None) -> str | None:
 
 def _nothing_judged(rows: Rows) -> list[str]:
     """Return the verdict that names no measure, and why; empty where one can be recommended."""
-    best = most_faithful(rows)
-    shown = "" if best is None else "The numbers below are shown for completeness. "
+    best, largest = best_accepted(rows), most_faithful(rows)
+    shown = "" if largest is None else "The numbers below are shown for completeness. "
+    remedy = f"{shown}`faithmeter train` with the strategy `masked` fine-tunes it to a model that can be judged."
     if trusted(rows) is False and rows_of(rows, TRANSFER):
         return [
             "No explanation of this model can be judged by masking here: masked texts of this domain are "
@@ -204,12 +187,22 @@ def _nothing_judged(rows: Rows) -> list[str]:
             f"{shown}On its own domain it may understand masks well: see the report of the run that trained it.",
         ]
     if trusted(rows) is False:
+        return ["No explanation of this model can be judged by masking: it does not understand masked texts.", remedy]
+    if unverified(rows) and rows_of(rows, "check_p_value"):
         return [
-            "No explanation of this model can be judged by masking: it does not understand masked texts.",
-            f"{shown}`faithmeter train` with the strategy `masked` fine-tunes it to a model that can be judged.",
+            "No explanation of this model can be judged by masking: that it was trained on masked texts is a claim "
+            "(--masked-before), and nothing that was tested bears it out.",
+            remedy,
         ]
-    if best is None:
+    if largest is None:
         return ["Nothing has been measured, so no importance measure can be recommended: run `faithmeter measure`."]
+    if best is None:
+        return [
+            "No importance measure can be recommended: the texts that each of them masks are out-of-distribution for "
+            "this model, so part of every fall in performance may come from that and not from faithfulness.",
+            f"What can still be said: among the measured ones {largest} lowers performance most (ACU "
+            f"{number(find(rows, 'acu', largest))} above random masking).",
+        ]
     if not beats_random(rows, best):
         return [
             "No importance measure beats random masking on this model, so none of their explanations can be trusted.",
@@ -226,19 +219,53 @@ def _over(rows: Rows, measure: str) -> str:
 
 
 def verdict(rows: Rows) -> list[str]:
-    """Return the verdict: one sentence to act on, then the reasons."""
+    """Return the verdict: one sentence to act on, then the reasons. A rejected measure is said to be so first."""
     best = recommended(rows)
     if best is None:
         return _nothing_judged(rows)
     acu, over = find(rows, "acu", best), _over(rows, best)
-    same, every = equals(rows), [row for row in rows if row["kind"] == "acu_behind_best" and row["measure"] != best]
-    unproven = [name for name in alike(rows) if name not in same]
-    behind = sorted((row for row in every if row["measure"] not in alike(rows)), key=lambda row: row["value"])
-    sentences = [
-        f"Use {best} to explain this model.",
+    sentences = [*_rejected_first(rows, best), f"Use {best} to explain this model."]
+    sentences.append(
         f"Masking what it calls important lowers performance more than random masking: ACU {number(acu)}, RACU "
-        f"{number(find(rows, 'racu', best))} (95 % intervals over {over}).",
+        f"{number(find(rows, 'racu', best))} (95 % intervals over {over})."
+    )
+    sentences += _compared(rows, best) + _best_absolute(rows, best)
+    if trusted(rows):
+        sentences.append(f"Nothing speaks against comparing by masking here: {_fair(rows, best)}")
+    return sentences
+
+
+def _rejected_first(rows: Rows, best: str) -> list[str]:
+    """Return that measures which seem more faithful than the one recommended were rejected; empty where none were."""
+    least = find(rows, "acu", best)["value"]
+    ahead = [row["measure"] for row in rows_of(rows, "acu") if row["value"] > least and rejected(rows, row["measure"])]
+    if not ahead:
+        return []
+    them, their = ("it is", "its") if len(ahead) == 1 else ("they are", "their")
+    return [
+        f"{names(ahead)} {'has a' if len(ahead) == 1 else 'have'} larger ACU, but {their} masked texts are "
+        f"out-of-distribution for this model (p at most {LEVEL}), so {them} not recommended."
     ]
+
+
+def _fair(rows: Rows, best: str) -> str:
+    """Return why the comparison by the recommended measure is fair, as far as that is known."""
+    known = {
+        MASKED: "the model was trained on random masks",
+        None: "randomly masked texts are in-distribution for it",
+    }.get(known_masks(rows), "its masked texts are like its unmasked ones")
+    p_value = find(rows, "walk_p_value", best)["value"]
+    walk = "" if p_value is None else f", and among texts masked by {best} nothing out-of-distribution was found"
+    return f"{known}{walk}."
+
+
+def _compared(rows: Rows, best: str) -> list[str]:
+    """Return how the recommended measure compares with the others that were not rejected."""
+    same, unsure = equals(rows), alike(rows)
+    unproven = [name for name in unsure if name not in same]
+    lags = {name: behind(rows, best, name) for name in accepted(rows) if name not in (best, *unsure)}
+    worse = sorted(lags, key=lambda name: lags[name]["value"])
+    sentences = []
     if same:
         price = {name: find(rows, "seconds_per_text", name)["value"] for name in (best, *same)}
         fastest = min(price, key=lambda name: (price[name] is None, price[name]))
@@ -249,21 +276,10 @@ def verdict(rows: Rows) -> list[str]:
             f"{names(unproven)} cannot be told apart from it either, but {'was' if len(unproven) == 1 else 'were'} not "
             "shown to beat random masking: do not use in its place."
         )
-    if behind:
-        first = behind[0]
+    if worse:
         sentences.append(
-            f"It is more faithful than {names([row['measure'] for row in behind])}; the closest of these is "
-            f"{number(first)} behind it in ACU."
-        )
-    sentences += _best_absolute(rows, best)
-    if trusted(rows):
-        strange = strangers(rows)
-        but = ", except for some texts masked by the measures named below" if strange else ""
-        beside = against_unmasked(rows)
-        sentences.append(
-            f"Masked texts are in-distribution for this model, so the comparison is fair{but}."
-            if beside is None
-            else f"{_AS_SAID}, masked texts are in-distribution for it and the comparison is fair{but}. {beside}"
+            f"It is more faithful than {names(worse)}; the closest of these is {number(lags[worse[0]])} behind "
+            "it in ACU."
         )
     return sentences
 

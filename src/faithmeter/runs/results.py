@@ -14,6 +14,7 @@ from faithmeter.errors import nearest
 
 Bounds = tuple[float, float]
 INFINITE = float("inf")
+LEVEL = 0.05  # of tests: what is called out-of-distribution
 SHARE, SIGNED, COUNT, ANY = (0.0, 1.0), (-1.0, 1.0), (0.0, INFINITE), (-INFINITE, INFINITE)
 
 
@@ -46,6 +47,7 @@ METRIC_BOUNDS: Mapping[str, Bounds] = MappingProxyType(
         **dict.fromkeys(("accuracy", "macro-f1", "micro-f1", "share", "p"), SHARE),
         **dict.fromkeys(("matthews", "spearman"), SIGNED),
         **dict.fromkeys(("seconds", "tokens", "texts", "queries"), COUNT),
+        "nats": ANY,
         # of judges: rank correlations, differences of two probabilities, shares of texts or tokens, cosine distances
         **dict.fromkeys(("rank_correlation", "cascading", "independent"), SIGNED),
         **dict.fromkeys(("sufficiency", "comprehensiveness", "probability_change"), SIGNED),
@@ -74,6 +76,11 @@ VALIDATION_TEXTS, TEST_TEXTS = CHECKED_TEXTS = ("check_validation_texts", "check
 UNMASKED = ("check_unmasked_p_value", "check_unmasked_share_out_of_distribution")
 # what the same test finds in spoilt texts: random words in half of the places, words out of order, another domain
 POWER = ("check_power_words", "check_power_shuffled", "check_power_other")
+# known by construction: whether, and by whose word, a model was trained on masks (the row's `detail`)
+TRAINED_ON_MASKS = "trained_on_masks"
+MASKED, PLAIN, CLAIMED, UNKNOWN = "masked", "plain", "claimed", "unknown"
+# how a model behaves with everything masked: that it is worse than the class majority, and its excess confidence
+ALL_MASKED_P, ALL_MASKED_LOSS = ALL_MASKED = ("all_masked_p_value", "all_masked_excess_loss")
 PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
 
 _JUDGED = Kind("what a judge says", Pooling.STUDENT)
@@ -101,15 +108,25 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "check_power_words": Kind("texts found with random words in half of the places", Pooling.MEAN, SHARE, True),
         "check_power_shuffled": Kind("texts found with their words out of order", Pooling.MEAN, SHARE, True),
         "check_power_other": Kind("texts found of another domain", Pooling.MEAN, SHARE, True),
+        TRAINED_ON_MASKS: Kind("whether it was trained on masked texts", Pooling.SMALLEST, SHARE),
+        ALL_MASKED_P: Kind("that it is no worse than the majority, all masked", Pooling.SMALLEST_P, SHARE, True),
+        ALL_MASKED_LOSS: Kind("loss above that of the class frequencies, all masked", Pooling.LARGEST, ANY, False),
         "acu": Kind("ACU", Pooling.BOOTSTRAP, None, True, True),
         "racu": Kind("RACU", Pooling.BOOTSTRAP, ANY, True),
         "acu_behind_best": Kind("by how much ACU lies behind the best", Pooling.ANEW, None, False, True),
+        # detail: the other measure
+        "acu_difference": Kind("by how much ACU is larger than another's", Pooling.ANEW, None, True, True),
+        "best_set": Kind("whether a measure may be the best", Pooling.ANEW, SHARE, True),
+        "acu_cross_fitted": Kind("ACU of the best on texts that did not choose it", Pooling.ANEW, None, True, True),
         "masked_performance": Kind("performance, masked by a measure", Pooling.BOOTSTRAP, more_is_better=False),
         "random_spread": Kind("standard deviation of a random run's ACU", Pooling.MEAN, COUNT),
         "seconds_per_text": Kind("seconds to explain a text along its curve", Pooling.MEAN, COUNT, False),
         "token_passes": Kind("tokens that went through the model per text", Pooling.MEAN, COUNT, False),
         "share_atypical": Kind("texts unlike randomly masked ones of this ratio", Pooling.MEAN, SHARE, False),
         "share_out_of_distribution": Kind("texts unlike those of any ratio", Pooling.MEAN, SHARE, False),
+        "walk_random_p_value": Kind(
+            "p-value against random masking of the same ratio", Pooling.SMALLEST_P, SHARE, True
+        ),
         "walk_p_value": Kind("that a measure's masked texts are unlike any by chance", Pooling.SMALLEST_P, SHARE, True),
         "sparsity": Kind("share of all importance in the top tokens", Pooling.MEAN, SHARE),
         AGREEMENT: Kind("rank correlation of two judges", Pooling.STUDENT, SIGNED),
@@ -270,3 +287,14 @@ def measures(rows: Rows) -> list[str]:
     """Return the measures, the one to use first, then by ACU."""
     best = most_faithful(rows)
     return [r["measure"] for r in sorted(rows_of(rows, "acu"), key=lambda r: (r["measure"] != best, -r["value"]))]
+
+
+def rejected(rows: Rows, measure: str) -> bool:
+    """Whether the texts that a measure masks are out-of-distribution, at a level that holds over all its steps."""
+    p_value = find(rows, "walk_p_value", measure)["value"]
+    return p_value is not None and p_value <= LEVEL
+
+
+def accepted(rows: Rows) -> list[str]:
+    """Return the measures whose masked texts were not rejected as out-of-distribution."""
+    return [row["measure"] for row in rows_of(rows, "acu") if not rejected(rows, row["measure"])]

@@ -39,7 +39,7 @@ from faithmeter.files import LOCK, new_folder, read_json, read_jsonl, require_wh
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.models.classifier import load_classifier
-from faithmeter.runs.results import most_faithful
+from faithmeter.runs.results import CLAIMED, MASKED, PLAIN, TRAINED_ON_MASKS, UNKNOWN, Result, accepted, most_faithful
 from faithmeter.training.config import TrainingConfig
 from faithmeter.training.strategy import STRATEGIES
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from faithmeter.data.splits import Splits
     from faithmeter.models.classifier import Classifier
-    from faithmeter.runs.results import Result, Row
+    from faithmeter.runs.results import Row
 
 FORMAT = 1
 # what results were made with before a setting was kept: a new setting has its default for old runs here
@@ -291,7 +291,26 @@ class Run:
 
     @property
     def results(self) -> list[Row]:
-        """Every result row."""
+        """Every result row: those stored, and what is known of the model by construction, which the config says."""
+        stored = self._stored_results
+        known = Result(kind=TRAINED_ON_MASKS, value=float(self.masks == MASKED), metric="share", n=0, detail=self.masks)
+        return [*stored, known.as_row()] if stored else []
+
+    @property
+    def masks(self) -> str:
+        """Whether, and by whose word, the model was trained on masked texts: MASKED, PLAIN, CLAIMED or UNKNOWN.
+
+        A run on another domain has its model from a run that may have trained it, if it is still there.
+        """
+        config, home = self.config, self.config.reference
+        if home is not None and (Path(home) / "config.json").is_file():
+            config = Run(home).config
+        if config.training is not None:
+            return MASKED if config.knows_masks else PLAIN
+        return CLAIMED if config.masked_before else UNKNOWN
+
+    @property
+    def _stored_results(self) -> list[Row]:
         return read_jsonl(
             self.path / "results.jsonl",
             f"Restore it from a copy; or remove it, and repeat what filled it: `faithmeter train {self.path} --resume`"
@@ -306,13 +325,15 @@ class Run:
 
     @property
     def measure_to_use(self) -> str:
-        """The most faithful measure that has a name here; a user's own function is known to its user alone."""
-        return most_faithful(self.results, among=IMPORTANCE_MEASURES) or DEFAULT_MEASURE
+        """The most faithful measure that has a name here and was not rejected; of rejected ones only if all are."""
+        rows = self.results
+        named = [name for name in accepted(rows) if name in IMPORTANCE_MEASURES]
+        return most_faithful(rows, named) or most_faithful(rows, IMPORTANCE_MEASURES) or DEFAULT_MEASURE
 
     def store_results(self, kinds: Iterable[str], results: Iterable[Result]) -> None:
         """Replace the result rows of these kinds."""
         replaced = set(kinds)
-        kept = [row for row in self.results if row["kind"] not in replaced]
+        kept = [row for row in self._stored_results if row["kind"] not in replaced]
         write_jsonl(self.path / "results.jsonl", [*kept, *(result.as_row() for result in results)])
 
 

@@ -11,16 +11,27 @@ import torch
 from faithmeter.data.batch import Encoded
 from faithmeter.errors import InputError
 from faithmeter.files import damaged, is_done, new_folder, only_one, sum_of
+from faithmeter.in_distribution.behaviour import AllMasked, all_masked
 from faithmeter.in_distribution.masf import MaSF, fit_calibrated, fit_paper, masked_at_random, step_features
 from faithmeter.in_distribution.power import power
-from faithmeter.in_distribution.verdict import Verdict, dataset_verdict, summary
+from faithmeter.in_distribution.verdict import Verdict, dataset_verdict
 from faithmeter.masking import STEPS, Purpose, random_stream
+from faithmeter.measuring.retraining import ALL_MASKED
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.card import store_card
-from faithmeter.reports.sentences import against_unmasked
+from faithmeter.reports.evidence import conclusion, evidence
 from faithmeter.runs.commands import command_to_train_on
-from faithmeter.runs.results import CHECKED_TEXTS, PER_RATIO, POWER, UNMASKED, VALIDATION_TEXTS, Result, find
+from faithmeter.runs.results import (
+    ALL_MASKED_LOSS,
+    ALL_MASKED_P,
+    CHECKED_TEXTS,
+    CLAIMED,
+    PER_RATIO,
+    POWER,
+    UNMASKED,
+    Result,
+)
 from faithmeter.runs.run import Run
 from faithmeter.runs.texts import encode
 from faithmeter.training.strategy import masked_copy
@@ -28,7 +39,7 @@ from faithmeter.training.strategy import masked_copy
 # More rows make the level no truer, and the stored test larger: 6,000 rows of RoBERTa-base are 1.3 GB.
 ROWS = 6000
 FORMS = ("calibrated", "paper")
-KINDS = (*PER_RATIO, *CHECKED_TEXTS, *UNMASKED, *POWER)
+KINDS = (*PER_RATIO, *CHECKED_TEXTS, *UNMASKED, *POWER, *ALL_MASKED)
 
 
 def check(
@@ -41,8 +52,8 @@ def check(
 ) -> list[Verdict]:
     """Fit MaSF on the run's validation split, store it with the run, and judge the randomly masked test split.
 
-    At most `rows` validation texts are used, drawn at random: the stored test grows with them. What the test can find is
-    stored beside what it found, also in `other` texts, of another domain, where there are any.
+    At most `rows` validation texts are used, drawn at random: the stored test grows with them. What the test can find
+    is stored beside what it found, also in `other` texts, of another domain, where there are any.
     """
     if form not in FORMS:
         raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")
@@ -80,7 +91,7 @@ def _check(run: Run, form: str, rows: int, other: Sequence[str], reporter: Repor
             f"--form and --rows, on the same kind of machine. Otherwise: {_measure_anew(run)}"
         )
     # that it was trained on masks is a claim: the test against unmasked texts is shown as well
-    doubted = [masf.against_unmasked()] if form == "calibrated" and _claimed(run) else []
+    doubted = [masf.against_unmasked()] if form == "calibrated" and run.masks == CLAIMED else []
     verdicts, *others = judge(classifier, [masf, *doubted], test, seed=config.seed, reporter=reporter)
     results = [result for verdict in verdicts for result in _results(verdict)]
     results += [result for unmasked in others for verdict in unmasked for result in _unmasked_results(verdict)]
@@ -88,34 +99,23 @@ def _check(run: Run, form: str, rows: int, other: Sequence[str], reporter: Repor
     results += [Result(kind=kind, value=count, metric="texts", n=count) for kind, count in texts]
     if form == "calibrated":
         results += _power_results(classifier, masf, test, other, config.seed, reporter)
+        results += _behaviour_results(all_masked(classifier, test, splits.train["label"], config.metric))
     kinds = KINDS if form == "calibrated" else PER_RATIO[1:]  # the paper's form allows no verdict
     run.store_results(KINDS, [result for result in results if result.kind in kinds])
     store_card(run)
     return verdicts
 
 
-def _claimed(run: Run) -> bool:
-    """Whether only the owner (--masked-before) says that the model was trained on masked texts.
-
-    A run on another domain has its model from another run, which may have trained it, if it still exists.
-    """
-    config, home = run.config, run.config.reference
-    if home is not None and (Path(home) / "config.json").is_file():
-        config = Run(home).config
-    return config.training is None and config.masked_before
-
-
 def _measure_anew(run: Run) -> str:
     return f"Remove {run.measurements} first, then check and measure again."
 
 
-def in_words(path: str | Path, verdicts: list[Verdict]) -> str:
-    """Return in words whether masking may be trusted on a run, and what to do if not."""
+def in_words(path: str | Path) -> str:
+    """Return whether masking may be trusted on a run, what that rests on, and what to do if not."""
     run = Run(path)
-    rows, remedy = run.results, command_to_train_on(run)
-    beside = against_unmasked(rows)
-    said = summary(verdicts, remedy, validation_texts=find(rows, VALIDATION_TEXTS)["value"], claimed=beside is not None)
-    return said if beside is None else f"{said} {beside}"
+    rows = run.results
+    lines = [f"{title}: {sentence}" for title, sentence in evidence(rows)]
+    return "\n".join([conclusion(rows, command_to_train_on(run)), *lines])
 
 
 def _of_the_reference(run: Run, form: str, rows: int, reporter: Reporter) -> MaSF:
@@ -265,4 +265,21 @@ def _power_results(
             over="observations",
         )
         for one in powers
+    ]
+
+
+def _behaviour_results(found: AllMasked) -> list[Result]:
+    """Return how the model behaves with everything masked: worse than the majority, more confident than it may be."""
+    low, high = found.interval or (None, None)
+    return [
+        Result(kind=ALL_MASKED_P, value=found.p_value, metric="p", masking_ratio=None, n=found.texts),
+        Result(
+            kind=ALL_MASKED_LOSS,
+            value=found.excess_loss,
+            metric="nats",
+            n=found.texts,
+            low=low,
+            high=high,
+            over="observations",
+        ),
     ]

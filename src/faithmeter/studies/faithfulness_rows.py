@@ -35,7 +35,7 @@ from faithmeter.statistics import Array, mean_interval, student_interval
 
 KINDS = (
     "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
-    "share_out_of_distribution", "sparsity", "token_passes", "walk_p_value",
+    "share_out_of_distribution", "sparsity", "token_passes", "walk_p_value", "walk_random_p_value",
 )  # fmt: skip
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of
@@ -217,6 +217,8 @@ def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdict
     if verdicts:
         p_value = smallest_of([verdict.anywhere.dataset_p_value for verdict in verdicts])
         yield Result(kind="walk_p_value", value=p_value, metric="p", n=n, measure=name)
+        unlike = smallest_of([verdict.random.dataset_p_value for verdict in verdicts])
+        yield Result(kind="walk_random_p_value", value=unlike, metric="p", n=n, measure=name)
 
 
 def pool(runs: Sequence[Run]) -> list[Row]:

@@ -33,7 +33,8 @@ from faithmeter.measuring.curves import TARGETS, held_by_the_most_important, mas
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.card import store_card
-from faithmeter.reports.sentences import checked, trusted
+from faithmeter.reports.evidence import trusted
+from faithmeter.reports.sentences import checked
 from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.engines import cores, one_thread, work_through
 from faithmeter.runs.run import Run

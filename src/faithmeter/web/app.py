@@ -27,6 +27,8 @@ from faithmeter.explaining.small_curve import small_curve
 from faithmeter.importance.table import as_measure, measures_of
 from faithmeter.models.classifier import Classifier
 from faithmeter.reports import sentences
+from faithmeter.reports.evidence import evidence
+from faithmeter.runs.results import measures
 from faithmeter.runs.run import Run
 from faithmeter.studies.explain import as_measured
 from faithmeter.web.job_queue import JobQueue
@@ -74,6 +76,7 @@ class Explorer:
             rows=len(self.test),
             checked=self.masf is not None,
             doubt=self.doubt,
+            evidence=evidence(self.rows, self.best if measures(self.rows) else None),
         )
         return HTMLResponse(html)
 
