@@ -21,7 +21,7 @@ from faithmeter.in_distribution import (
     step_features,
 )
 from faithmeter.models.classifier import Classifier
-from faithmeter.performance import below_majority_p_value, performance
+from faithmeter.performance import performance
 from faithmeter.progress import Silent
 from faithmeter.runs.results import find
 from faithmeter.studies.train import encode
