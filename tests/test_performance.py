@@ -121,7 +121,7 @@ def test_worse_than_the_majority_is_mcnemars_exact_test_worked_by_hand():
     gold = np.array([0] * 8 + [1] * 4)
     # the majority is right on the first eight. The model is right on three of them and on one of the others: of six
     # texts on which one of the two is right, it has one: (1 + 6)/2^6
-    predicted = np.array([0, 0, 0, 1, 1, 1, 1, 1] + [1, 0, 0, 0])
+    predicted = np.array([0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0])
     assert below_majority_p_value("accuracy", [0, 0, 1], gold, predicted) == pytest.approx(7 / 64)
     assert below_majority_p_value("accuracy", [0, 0, 1], gold, np.zeros(12, dtype=int)) == 1
     assert below_majority_p_value("accuracy", [0, 0, 1], gold, gold) == 1

@@ -128,7 +128,7 @@ def test_an_in_distribution_test_of_an_earlier_format_is_refused_in_words(tmp_pa
     (tmp_path / "masf" / "masf.json").write_text(json.dumps({**header, "format": 2}))
     for file in (tmp_path / "masf").glob("*.sum"):
         file.unlink()
-    with pytest.raises(InputError, match="run `faithmeter check` again.*remove its folder `measurements` first"):
+    with pytest.raises(InputError, match=r"run `faithmeter check` again.*remove its folder `measurements` first"):
         MaSF.load(tmp_path / "masf")
 
 
