@@ -80,4 +80,4 @@ def draws_needed(random: Array, area: Array, share: float = 0.1) -> int | None:
     now, part = len(random), baseline_share(random, area)
     if math.isnan(part) or part >= 1:
         return None
-    return math.floor(now * part / (1 - part) * (1 - share) / share) + 1
+    return math.floor(now * part / (1 - part) * (1 - share) / share + 1e-9) + 1

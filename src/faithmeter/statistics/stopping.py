@@ -149,9 +149,12 @@ def chance_to_drop(scores: Array, texts: int, bound: float) -> float:
     n = len(scores)
     differences = differences_between(scores)
     mean, spread = differences.mean(axis=0), differences.std(axis=0, ddof=1)
-    needed = bound * spread / math.sqrt(texts)
-    about = spread * math.sqrt(1 / n - 1 / texts)
-    return float(np.where(spread > 0, stats.norm.sf((needed - mean) / np.where(spread > 0, about, 1.0)), 0.0).max())
+    pairs = spread > 0
+    if not pairs.any():
+        return 0.0
+    # (bound·σ/√N − D) / (σ·√(1/n − 1/N)), in units of σ
+    short = bound / math.sqrt(texts) - mean[pairs] / spread[pairs]
+    return float(stats.norm.sf(short / math.sqrt(1 / n - 1 / texts)).max())
 
 
 def texts_to_separate(scores: Array, *, power: float = 0.8, level: float = LEVEL, seed: int = 0) -> Array:
