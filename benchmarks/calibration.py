@@ -24,7 +24,13 @@ from faithmeter.measuring.contributions import area_and_scale, areas_of
 from faithmeter.measuring.curves import Curve
 from faithmeter.statistics import bca_interval, best_set, percentile_band
 from faithmeter.statistics.best_set import best_set_over_runs, differences_between, winners_estimate
-from faithmeter.statistics.intervals import baseline_share, draws_needed, jackknife_interval, pseudo_values, ratio_interval
+from faithmeter.statistics.intervals import (
+    baseline_share,
+    draws_needed,
+    jackknife_interval,
+    pseudo_values,
+    ratio_interval,
+)
 from faithmeter.statistics.stopping import Looks, decide, flipped_t_values, planned_looks, texts_to_separate
 
 STEPS = 10
@@ -113,7 +119,12 @@ def coverage(studies: int) -> None:
                 f"{np.mean(held):.1%}" + (f" ({1 - len(held) / studies:.0%} none)" if len(held) < studies else "")
                 for held in covered.values()
             ]
-            print(f"| {label(metric, margin)} | {texts} | {acu:.3f}, {acu / scale:.2f} |", " | ".join(cells), "|", flush=True)
+            print(
+                f"| {label(metric, margin)} | {texts} | {acu:.3f}, {acu / scale:.2f} |",
+                " | ".join(cells),
+                "|",
+                flush=True,
+            )
 
 
 METHODS = (
@@ -123,7 +134,9 @@ METHODS = (
 
 def chosen(studies: int) -> None:
     """Print the coverage of the intervals that are used, with one and five draws, and the share of the baseline."""
-    print("| metric | texts | ACU, 5 draws | ACU, 1 draw | RACU, 5 draws | no RACU interval | baseline's share | draws for < 10 % |")
+    print(
+        "| metric | texts | ACU, 5 draws | ACU, 1 draw | RACU, 5 draws | no RACU interval | baseline's share | draws for < 10 % |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for metric, margin in WORLDS:
         pool = world(metric, [6.0], margin=margin)
@@ -147,7 +160,12 @@ def chosen(studies: int) -> None:
                 held["needed"].append(draws_needed(at_random, area) or np.nan)
             cells = [f"{np.mean(held[name]):.1%}" for name in ("five", "one", "ratio")]
             cells += [f"{1 - len(held['ratio']) / studies:.0%}", f"{np.mean(held['share']):.0%}"]
-            print(f"| {label(metric, margin)} | {texts} |", " | ".join(cells), f"| {np.median(held['needed']):.0f} |", flush=True)
+            print(
+                f"| {label(metric, margin)} | {texts} |",
+                " | ".join(cells),
+                f"| {np.median(held['needed']):.0f} |",
+                flush=True,
+            )
 
 
 def inside(interval: tuple[float, float] | None, truth: float) -> bool:
@@ -166,7 +184,7 @@ def study_of(pool: World, texts: int, seed: list[int], tied: int) -> tuple[np.nd
 
 
 def true_areas(pool: World, tied: int) -> np.ndarray:
-    """Return the ACU of every measure in the whole pool; of tied ones their mean, to which changing places brings them."""
+    """Return the ACU of every measure in the whole pool; of tied ones, which change places, their mean."""
     gold, curves, draws = pool.sample(np.arange(len(pool.gold)))
     areas = areas_of(pool.metric, gold, curves, draws)(np.ones((1, len(gold))))[0]
     areas[:tied] = areas[:tied].mean()
@@ -213,8 +231,9 @@ def compare_best_sets(studies: int) -> None:
 
 
 def compare_runs(studies: int) -> None:
-    """Print family-wise error and power of the best set over trainings, of normal values with equal and unequal spread."""
-    print("| trainings | spread | one is ahead by | all tied: one left out | all others left out | any left out |\n|---|---|---|---|---|---|")
+    """Print error and power of the best set over trainings, of normal values with equal and unequal spread."""
+    print("| trainings | spread | one is ahead by | all tied: one left out | all others left out | any left out |")
+    print("|---|---|---|---|---|---|")
     random = np.random.default_rng(8)
     for runs in (3, 5, 10):
         for name, spread in (("equal", np.ones(8)), ("1 to 4", np.linspace(1, 4, 8))):
@@ -230,7 +249,8 @@ def compare_stopping(studies: int) -> None:
     """Print how often a best measure is dropped at any look, what is measured, and whether the full set is the same."""
     looks = Looks(planned_looks(300))
     print("looks after", ", ".join(map(str, looks.texts)), "texts\n")
-    print("| world | metric | studies | a best one dropped | texts × measures used | set: until certain | set: all texts | the same set | why it ended |")
+    print("| world | metric | studies | a best one dropped | texts × measures used | set: until certain", end=" | ")
+    print("set: all texts | the same set | why it ended |")
     print("|---|---|---|---|---|---|---|---|---|")
     for metric, share in (("accuracy", 1.0), ("matthews", 0.2)):
         for name, (speeds, tied) in LADDERS.items():
@@ -240,7 +260,10 @@ def compare_stopping(studies: int) -> None:
                 gold, curves, _ = study_of(pool, 300, [9, study], tied)
                 rounds = [
                     pseudo_values(
-                        areas_of(metric, gold[:n], [Curve(each.predicted[:n], each.probability[:n]) for each in curves], []), n
+                        areas_of(
+                            metric, gold[:n], [Curve(each.predicted[:n], each.probability[:n]) for each in curves], []
+                        ),
+                        n,
                     )
                     for n in (looks.texts[-1:] if metric == "accuracy" else looks.texts)
                 ]
@@ -292,7 +315,7 @@ LADDERS = {
 SIGNS = best_set.random_signs(best_set.FLIPS, 300, 0)
 TABLES: dict[str, tuple[Callable[[int], None], int]] = {
     "coverage": (coverage, 300),
-    "chosen": (chosen, 1000),
+    "chosen": (chosen, 400),
     "best-set": (compare_best_sets, 200),
     "runs": (compare_runs, 500),
     "stopping": (compare_stopping, 1000),

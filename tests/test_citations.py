@@ -10,7 +10,9 @@ import faithmeter
 PACKAGE = Path(faithmeter.__file__).parent
 DOCS = Path(__file__).parents[1] / "docs"
 BIBLIOGRAPHY = (DOCS / "bibliography.md").read_text(encoding="utf-8")
-NAMES = r"((?:[A-Z][A-Za-z]+(?: and [A-Z][a-z]+| et al\.)|Oxford thesis|Efron|Simes|Wilson))"
+NAMES = (
+    r"((?:[A-Z][A-Za-z]+(?: and [A-Z][A-Za-z]+| et al\.)|Oxford thesis|Beran|Efron|Fieller|Hsu|Piepho|Simes|Wilson))"
+)
 CITATION = re.compile(NAMES + r"(?:,? \(|, )((?:19|20)\d\d)\b")
 
 

@@ -64,4 +64,5 @@ def test_measures_without_common_texts_have_no_differences():
     gold, curves = curves_of(2, 6)
     half = [Curve(each.predicted[:3], each.probability[:3]) for each in curves]
     differences = paired_differences("accuracy", gold, half, [np.arange(3), np.arange(3, 6)])
-    assert np.isnan(differences[:, 0, 1]).all() and (differences[:3, 0, 0] == 0).all()
+    assert np.isnan(differences[:, 0, 1]).all()
+    assert (differences[:3, 0, 0] == 0).all()

@@ -49,7 +49,8 @@ def test_two_measures_are_told_apart_where_the_exact_test_of_all_flips_does():
             told = best_set(differences_between(np.stack([difference, np.zeros(10)], axis=1)))
             agreed.append((not told.may_be_best.all()) == (exact < 0.05))
             rejected.append(exact < 0.05)
-    assert all(agreed) and 5 < sum(rejected) < len(rejected) - 5
+    assert all(agreed)
+    assert 5 < sum(rejected) < len(rejected) - 5
 
 
 def test_five_texts_are_never_sure_and_eight_are_if_they_all_say_the_same():
@@ -109,25 +110,30 @@ def test_a_pair_is_compared_on_its_common_texts_alone(few_draws):
     assert told.counts.tolist() == [[60, 60, 10], [60, 60, 10], [10, 10, 10]]
     assert told.difference[0, 2] == pytest.approx((scores[:10, 0] - scores[:10, 2]).mean())
     assert told.difference[0, 1] == pytest.approx((scores[:, 0] - scores[:, 1]).mean())
-    assert not told.may_be_best[1] and told.high[0, 2] - told.low[0, 2] > 2 * (told.high[0, 1] - told.low[0, 1])
+    assert not told.may_be_best[1]
+    assert told.high[0, 2] - told.low[0, 2] > 2 * (told.high[0, 1] - told.low[0, 1])
 
 
 def test_measures_without_common_texts_cannot_be_told_apart(few_draws):
     scores = np.full((30, 2), np.nan)
     scores[:15, 0], scores[15:, 1] = 5 + np.arange(15.0), np.arange(15.0)
     told = best_set(differences_between(scores))
-    assert told.may_be_best.all() and told.letters == ("a", "a")
-    assert np.isnan(told.low[0, 1]) and np.isnan(told.difference[0, 1])
+    assert told.may_be_best.all()
+    assert told.letters == ("a", "a")
+    assert np.isnan(told.low[0, 1])
+    assert np.isnan(told.difference[0, 1])
 
 
 def test_too_few_texts_that_differ_have_no_interval_and_take_none_from_others(few_draws):
     scores = np.random.default_rng(7).normal(size=(50, 3))
     scores[:, 1] = scores[:, 0]
     whole = simultaneous_half_widths(differences_between(scores))
-    assert whole[0, 1] == 0 and whole[0, 2] == whole[1, 2] > 0
+    assert whole[0, 1] == 0
+    assert whole[0, 2] == whole[1, 2] > 0
     scores[0, 1] += 1  # one text of fifty: a third of the resamples do not have it
     half = simultaneous_half_widths(differences_between(scores))
-    assert np.isnan(half[0, 1]) and half[0, 2] == pytest.approx(whole[0, 2], rel=0.3)
+    assert np.isnan(half[0, 1])
+    assert half[0, 2] == pytest.approx(whole[0, 2], rel=0.3)
 
 
 def test_the_order_of_the_measures_does_not_matter(few_draws):

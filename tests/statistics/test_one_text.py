@@ -52,7 +52,8 @@ def test_p_values_are_adjusted_step_up():
     # sorted .01, .02, .03, .5 of four: .04, .04, .04, .5, each the smallest of what follows
     assert adjusted_p_values(np.array([0.5, 0.01, 0.03, 0.02])) == pytest.approx([0.5, 0.04, 0.04, 0.04])
     known = adjusted_p_values(np.array([0.02, np.nan, 0.04]))
-    assert known[[0, 2]] == pytest.approx([0.04, 0.04]) and np.isnan(known[1])
+    assert known[[0, 2]] == pytest.approx([0.04, 0.04])
+    assert np.isnan(known[1])
     assert np.isnan(adjusted_p_values(np.array([np.nan]))).all()
 
 

@@ -60,7 +60,8 @@ def test_a_measure_that_is_far_behind_is_dropped_at_the_first_look_and_the_best_
     assert decision.dropped_at.tolist() == [0, 30, decision.dropped_at[2], 30]
     whole = decide(rounds_of(scores), LOOKS)
     assert whole.may_be_best.tolist() == [True, False, False, False]
-    assert whole.stop is Stop.DECIDED and whole.next_texts == whole.dropped_at.max() < 100
+    assert whole.stop is Stop.DECIDED
+    assert whole.next_texts == whole.dropped_at.max() < 100
 
 
 def test_a_decision_is_found_again_from_the_looks_so_far_and_the_scores_of_who_was_dropped_do_not_matter(few_flips):
@@ -74,7 +75,8 @@ def test_a_decision_is_found_again_from_the_looks_so_far_and_the_scores_of_who_w
             unmeasured = [each.copy() for each in rounds_of(scores)[:number]]
             unmeasured[-1][:, ~before.may_be_best] = np.nan
             again = decide(unmeasured, LOOKS)
-            assert again.dropped_at.tolist() == decision.dropped_at.tolist() and again.stop is decision.stop
+            assert again.dropped_at.tolist() == decision.dropped_at.tolist()
+            assert again.stop is decision.stop
         before = decision
         if decision.stop is not None:
             break

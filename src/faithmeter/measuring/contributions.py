@@ -10,9 +10,7 @@ from faithmeter.statistics import Weights
 from faithmeter.statistics.intervals import pseudo_values
 
 
-def areas_of(
-    metric: str, gold: Ints, curves: Sequence[Curve], random: Sequence[Curve]
-) -> Callable[[Weights], Floats]:
+def areas_of(metric: str, gold: Ints, curves: Sequence[Curve], random: Sequence[Curve]) -> Callable[[Weights], Floats]:
     """Return a function of weights: the (weights' rows, measures) ACU of several measures on the same weighted texts.
 
     The baseline is the mean of the random curves. Without any it is 0: areas that mean nothing by themselves, but whose
@@ -30,7 +28,7 @@ def areas_of(
 
 
 def area_and_scale(metric: str, gold: Ints, curve: Curve, random: Sequence[Curve]) -> Callable[[Weights], Floats]:
-    """Return a function of weights: (weights' rows, 2), ACU and what RACU divides it by, Eq. (3) of Madsen et al. (2024)."""
+    """Return a function of weights: (rows, 2), ACU and what RACU divides it by, Eq. (3) of Madsen et al. (2024)."""
     reached, *at_random = (weighted_performance(metric, gold, each.predicted) for each in (curve, *random))
 
     def both(weights: Weights) -> Floats:

@@ -56,7 +56,7 @@ def bca_interval(
     if observations < 2:
         return None
     value = float(statistic(np.ones((1, observations)))[0])
-    replicates = np.concatenate([statistic(weights) for weights in resamples(observations, RESAMPLES, seed)])
+    replicates = np.concatenate([statistic(weights) for weights in weights_drawn(observations, RESAMPLES, seed)])
     if not np.isfinite(value) or not np.isfinite(replicates).all():
         return None
     if np.ptp(replicates) == 0:
@@ -81,12 +81,12 @@ def percentile_band(
 
     `statistic` maps (resamples, observations) weights to (resamples, columns).
     """
-    replicates = np.concatenate([statistic(weights) for weights in resamples(observations, resamples, seed)])
+    replicates = np.concatenate([statistic(weights) for weights in weights_drawn(observations, resamples, seed)])
     low, high = np.quantile(replicates, (0.025, 0.975), axis=0)
     return low, high
 
 
-def resamples(observations: int, resamples: int, seed: int) -> Iterator[Array]:
+def weights_drawn(observations: int, resamples: int, seed: int) -> Iterator[Array]:
     """Yield how often each observation is drawn, so many resamples at a time that memory is flat."""
     drawn = _kept if observations * resamples <= KEPT else _drawn
     for counts in drawn(observations, resamples, seed):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from faithmeter.statistics import RESAMPLES, Array, Weights, resamples
+from faithmeter.statistics import RESAMPLES, Array, Weights, weights_drawn
 from faithmeter.statistics.intervals import Interval, jackknife_interval, pseudo_values
 
 FLIPS = 1999
@@ -47,9 +47,9 @@ def best_set(differences: Array, *, level: float = LEVEL, seed: int = 0) -> Best
 
     `differences` is (texts, measures, measures), as of `differences_between`. Signs of whole texts are flipped, for all
     pairs alike, so that the largest t of all pairs is compared with what it would be if no measure were better
-    (Westfall and Young, 1993, Sec. 2.6). A pair with 10 texts and one with 200 are judged alike, by the tails of
+    (Westfall and Young, 1993). A pair with 10 texts and one with 200 are judged alike, by the tails of
     Student's t. Pairs that are told apart no longer count among those that might be wronged, and the rest is asked
-    again (Romano and Wolf, 2005, Sec. 3). A measure may be best unless some other is surely better: with probability
+    again (Romano and Wolf, 2005). A measure may be best unless some other is surely better: with probability
     1 − level no measure that truly is best, or shares the first place, is left out.
     """
     known = ~np.isnan(differences)
@@ -66,7 +66,7 @@ def best_set(differences: Array, *, level: float = LEVEL, seed: int = 0) -> Best
         low=difference - half,
         high=difference + half,
         counts=counts,
-        may_be_best=~ahead.any(axis=0),
+        may_be_best=~np.asarray(ahead.any(axis=0)),
         letters=compact_letters(ahead, np.nanmean(difference, axis=1)),
     )
 
@@ -75,7 +75,7 @@ def best_set_over_runs(values: Array, *, level: float = LEVEL, seed: int = 0) ->
     """Return which measures may be best, from (runs, measures) values of several trainings: Student's max-t.
 
     Of a few trainings signs cannot be flipped often enough. Each pair has the t of its own differences; their largest
-    is compared with that of independent normal values of equal spread (Hsu, 1996, Sec. 5), drawn 20,000 times.
+    is compared with that of independent normal values of equal spread (Hsu, 1996), drawn 20,000 times.
     """
     runs, measures = values.shape
     if runs < 2:
@@ -91,7 +91,7 @@ def best_set_over_runs(values: Array, *, level: float = LEVEL, seed: int = 0) ->
         low=difference - half,
         high=difference + half,
         counts=np.full(difference.shape, runs),
-        may_be_best=~ahead.any(axis=0),
+        may_be_best=~np.asarray(ahead.any(axis=0)),
         letters=compact_letters(ahead, difference.mean(axis=1)),
     )
 
@@ -113,13 +113,13 @@ def simultaneous_half_widths(differences: Array, *, level: float = LEVEL, seed: 
 
     The studentised bootstrap over texts, of all pairs at once: each pair's |t| is turned into its rank among the
     resamples, and the intervals reach to the rank that the highest of all pairs exceeds with probability `level`, so
-    that no pair is favoured (Beran, 1988, Sec. 2). nan where resamples have no spread too often: too few texts differ.
+    that no pair is favoured (Beran, 1988). nan where resamples have no spread too often: too few texts differ.
     """
     first, second = np.triu_indices(differences.shape[1], 1)
     pairs = differences[:, first, second]
     known = ~np.isnan(pairs)
     filled = np.where(known, pairs - np.nanmean(np.where(known.any(axis=0), pairs, 0.0), axis=0), 0.0)
-    t = np.concatenate([_studentised(weights, filled, known) for weights in resamples(len(pairs), RESAMPLES, seed)])
+    t = np.concatenate([_studentised(weights, filled, known) for weights in weights_drawn(len(pairs), RESAMPLES, seed)])
     counts = known.sum(axis=0)
     error = np.sqrt((filled**2).sum(axis=0) / np.maximum(counts - 1, 1) / np.maximum(counts, 1))
     ordered = np.sort(t, axis=0)
@@ -210,7 +210,11 @@ def compact_letters(differ: Booleans, order: Array) -> tuple[str, ...]:
         groups = [g for k, g in enumerate(split) if not any(g < o or (g == o and k > m) for m, o in enumerate(split))]
     rank = {int(measure): place for place, measure in enumerate(np.argsort(-order, kind="stable"))}
     groups.sort(key=lambda group: sorted(rank[measure] for measure in group))
-    names = [*string.ascii_lowercase, *string.ascii_uppercase, *(f"({number})" for number in range(53, 53 + len(groups)))]
+    names = [
+        *string.ascii_lowercase,
+        *string.ascii_uppercase,
+        *(f"({number})" for number in range(53, 53 + len(groups))),
+    ]
     return tuple("".join(names[g] for g, group in enumerate(groups) if k in group) for k in range(len(apart)))
 
 
@@ -224,9 +228,7 @@ class Winner:
     chosen: tuple[int, ...]  # the measure that each part's other texts chose
 
 
-def winners_estimate(
-    statistic: Callable[[Weights], Array], texts: int, *, folds: int = 10, seed: int = 0
-) -> Winner:
+def winners_estimate(statistic: Callable[[Weights], Array], texts: int, *, folds: int = 10, seed: int = 0) -> Winner:
     """Return the winner's score by cross-fitting: chosen on the other parts of the texts, estimated on each part.
 
     `statistic` maps (resamples, texts) weights to (resamples, measures) scores. On a part a measure's score is the mean

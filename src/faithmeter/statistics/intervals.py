@@ -12,7 +12,7 @@ Interval = tuple[float, float] | None
 
 
 def pseudo_values(statistic: Callable[[Weights], Array], observations: int) -> Array:
-    """Return Tukey's pseudo-values n·T − (n−1)·T₍₋ₜ₎: what each observation adds to a statistic (Efron, 1987, Sec. 6).
+    """Return Tukey's pseudo-values n·T − (n−1)·T₍₋ₜ₎: what each observation adds to a statistic.
 
     `statistic` maps (resamples, observations) weights to one value per row, or to several columns. Of a mean these are
     the observations themselves, exactly; of F1 or Matthews' coefficient they are so to first order.

@@ -1,4 +1,4 @@
-"""Measure until it is certain: texts come in rounds, and after each it is decided who may be best and whether to go on."""
+"""Measure until it is certain: texts come in rounds; after each, who may be best, and whether to go on."""
 
 import functools
 import math
