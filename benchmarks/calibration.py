@@ -134,9 +134,8 @@ METHODS = (
 
 def chosen(studies: int) -> None:
     """Print the coverage of the intervals that are used, with one and five draws, and the share of the baseline."""
-    print(
-        "| metric | texts | ACU, 5 draws | ACU, 1 draw | RACU, 5 draws | no RACU interval | baseline's share | draws for < 10 % |"
-    )
+    print("| metric | texts | ACU, 5 draws | ACU, 1 draw | RACU, 5 draws | no RACU interval", end=" | ")
+    print("baseline's share | draws for < 10 % |")
     print("|---|---|---|---|---|---|---|---|")
     for metric, margin in WORLDS:
         pool = world(metric, [6.0], margin=margin)
@@ -277,7 +276,8 @@ def compare_stopping(studies: int) -> None:
             out, used, size, full, same = np.mean(rows, axis=0)
             why = ", ".join(f"{end} {ends.count(end) / len(ends):.0%}" for end in sorted(set(ends)))
             print(
-                f"| {name} | {metric} | {len(rows)} | {out:.1%} | {used:.0%} | {size:.2f} | {full:.2f} | {same:.0%} | {why} |",
+                f"| {name} | {metric} | {len(rows)} | {out:.1%} | {used:.0%} | {size:.2f} | {full:.2f} "
+                f"| {same:.0%} | {why} |",
                 flush=True,
             )
 
