@@ -56,7 +56,7 @@ def bca_interval(
     if observations < 2:
         return None
     value = float(statistic(np.ones((1, observations)))[0])
-    replicates = np.concatenate([statistic(weights) for weights in _resamples(observations, RESAMPLES, seed)])
+    replicates = np.concatenate([statistic(weights) for weights in weights_drawn(observations, RESAMPLES, seed)])
     if not np.isfinite(value) or not np.isfinite(replicates).all():
         return None
     if np.ptp(replicates) == 0:
@@ -64,7 +64,7 @@ def bca_interval(
     # bias: how far the sample's value lies from the middle of the replicates; ties count half
     below = (np.sum(replicates < value) + np.sum(replicates <= value)) / (2 * RESAMPLES)
     bias = stats.norm.ppf(np.clip(below, 1 / (2 * RESAMPLES), 1 - 1 / (2 * RESAMPLES)))
-    left_out = np.concatenate([statistic(weights) for weights in _each_left_out(observations)])
+    left_out = np.concatenate([statistic(weights) for weights in each_left_out(observations)])
     deviations = left_out.mean() - left_out
     spread = np.sum(deviations**2)
     acceleration = 0.0 if spread == 0 else np.sum(deviations**3) / (6 * spread**1.5)
@@ -81,12 +81,12 @@ def percentile_band(
 
     `statistic` maps (resamples, observations) weights to (resamples, columns).
     """
-    replicates = np.concatenate([statistic(weights) for weights in _resamples(observations, resamples, seed)])
+    replicates = np.concatenate([statistic(weights) for weights in weights_drawn(observations, resamples, seed)])
     low, high = np.quantile(replicates, (0.025, 0.975), axis=0)
     return low, high
 
 
-def _resamples(observations: int, resamples: int, seed: int) -> Iterator[Array]:
+def weights_drawn(observations: int, resamples: int, seed: int) -> Iterator[Array]:
     """Yield how often each observation is drawn, so many resamples at a time that memory is flat."""
     drawn = _kept if observations * resamples <= KEPT else _drawn
     for counts in drawn(observations, resamples, seed):
@@ -105,7 +105,7 @@ def _kept(observations: int, resamples: int, seed: int) -> list[Counts]:
     return [counts.astype(np.min_scalar_type(counts.max())) for counts in _drawn(observations, resamples, seed)]
 
 
-def _each_left_out(observations: int) -> Iterator[EachLeftOut]:
+def each_left_out(observations: int) -> Iterator[EachLeftOut]:
     """Yield the weights that leave one observation out, each in turn, a few hundred at a time."""
     for start in range(0, observations, BLOCK):
         yield EachLeftOut(observations, start, min(start + BLOCK, observations))

@@ -1,0 +1,64 @@
+"""What each text adds to an area: the numbers that measures are compared by, whatever the metric."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from faithmeter.measuring.curves import Curve, Floats, area_between_curves
+from faithmeter.performance import Ints, weighted_performance
+from faithmeter.statistics import Weights
+from faithmeter.statistics.intervals import pseudo_values
+
+
+def areas_of(metric: str, gold: Ints, curves: Sequence[Curve], random: Sequence[Curve]) -> Callable[[Weights], Floats]:
+    """Return a function of weights: the (weights' rows, measures) ACU of several measures on the same weighted texts.
+
+    The baseline is the mean of the random curves. Without any it is 0: areas that mean nothing by themselves, but whose
+    differences are those of ACU, because the baseline cancels.
+    """
+    reached = [weighted_performance(metric, gold, curve.predicted) for curve in curves]
+    at_random = [weighted_performance(metric, gold, curve.predicted) for curve in random]
+
+    def areas(weights: Weights) -> Floats:
+        curves_now = np.stack([each(weights) for each in reached], axis=1)
+        mean = np.mean([each(weights) for each in at_random], axis=0) if at_random else np.zeros(curves_now[:, 0].shape)
+        return area_between_curves(curves_now, np.broadcast_to(mean[:, None], curves_now.shape))[0]
+
+    return areas
+
+
+def area_and_scale(metric: str, gold: Ints, curve: Curve, random: Sequence[Curve]) -> Callable[[Weights], Floats]:
+    """Return a function of weights: (rows, 2), ACU and what RACU divides it by, Eq. (3) of Madsen et al. (2024)."""
+    reached, *at_random = (weighted_performance(metric, gold, each.predicted) for each in (curve, *random))
+
+    def both(weights: Weights) -> Floats:
+        mean = np.mean([each(weights) for each in at_random], axis=0)
+        acu, _ = area_between_curves(reached(weights), mean)
+        scale, _ = area_between_curves(np.broadcast_to(mean[:, -1:], mean.shape), mean)
+        return np.stack([acu, scale], axis=1)
+
+    return both
+
+
+def paired_differences(metric: str, gold: Ints, curves: Sequence[Curve], rows: Sequence[Ints]) -> Floats:
+    """Return (texts, measures, measures): what each text adds to the difference of two measures' ACU.
+
+    `gold` is of all texts and `rows` says on which of them each measure was measured, in the order of its curve. A pair
+    is compared on its common texts alone; elsewhere it is nan.
+    """
+    places = [{int(row): place for place, row in enumerate(each)} for each in rows]
+    differences = np.full((len(gold), len(curves), len(curves)), np.nan)
+    sets = {tuple(np.intersect1d(first, second).tolist()) for first in rows for second in rows}
+    for common in (list(each) for each in sets if each):
+        those = [k for k, place in enumerate(places) if all(row in place for row in common)]
+        curves_now = [
+            Curve(curves[k].predicted[index], curves[k].probability[index])
+            for k in those
+            for index in [[places[k][row] for row in common]]
+        ]
+        scores = pseudo_values(areas_of(metric, gold[common], curves_now, []), len(common)) if len(common) > 1 else None
+        for a, i in enumerate(those):
+            for b, j in enumerate(those):
+                if scores is not None and len(np.intersect1d(rows[i], rows[j])) == len(common):
+                    differences[common, i, j] = scores[:, a] - scores[:, b]
+    return differences
