@@ -21,8 +21,8 @@ from faithmeter.models.classifier import Classifier
 from faithmeter.performance import below_majority_p_value, majority_performance, performance
 from faithmeter.statistics import mean_interval
 
-# In nats. Of models trained on masks (a toy, bAbI-1, MiniLM on SST2) the upper ends of the intervals were 0.005 to 0.02,
-# of the same without masks the lower ends 0.23 (SST2) to 3.5 (the toy). Chosen on these six, and on no others.
+# In nats. Of models trained on masks (a toy, bAbI-1, MiniLM on SST2) the intervals ended at 0.005 to 0.02,
+# of the same without masks they began at 0.23 (SST2) to 3.5 (the toy). Chosen on these six, and on no others.
 EXCESS_ALLOWED = 0.05
 
 
