@@ -171,3 +171,16 @@ def test_with_as_many_texts_as_planned_a_pair_is_told_apart_four_times_in_five()
         told += t[0, 1] > np.quantile(flipped.max(axis=(1, 2)), 0.95)
     assert 0.72 < told / 300 < 0.88
     assert needed == pytest.approx(((stats.norm.isf(0.0095) + 0.84) * np.sqrt(2) / 0.3) ** 2, rel=0.1)  # three pairs
+
+
+def test_at_the_last_look_the_flips_that_passed_before_are_what_was_spent_before(few_flips, monkeypatch):
+    counted, bound = [], stopping._bound
+
+    def recorded(largest, passed, spent):
+        counted.append((int(passed.sum()), spent))
+        return bound(largest, passed, spent)
+
+    monkeypatch.setattr(stopping, "_bound", recorded)
+    scores = np.random.default_rng(8).normal(size=(100, 4))
+    assert decide(rounds_of(scores), dataclasses.replace(LOOKS, hopeless=0.0)).may_be_best.all()
+    assert counted[-1] == (16, pytest.approx(0.05))  # int(.05 · .68 · 500) − 1
