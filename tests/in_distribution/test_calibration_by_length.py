@@ -150,7 +150,8 @@ def test_outside_is_the_largest_p_value_of_every_ratio_and_their_mixture():
     for step in (0, 3, 10):
         mine, outside = masf.p_values(*given, step)
         assert torch.equal(mine, table[step])
-        assert torch.equal(outside, table.max(dim=0).values)
+        # asked about only where a text is atypical at its own ratio: elsewhere it is not out-of-distribution anyway
+        assert torch.equal(outside, torch.where(mine <= 0.05, table.max(dim=0).values, mine))
         alone = replace(masf, references=(masf.references[step],), anywhere=())
         assert torch.equal(alone.p_values(*given, 0)[0], table[step])
     assert torch.equal(replace(masf, references=(masf.anywhere,), anywhere=()).p_values(*given, 0)[0], table[-1])

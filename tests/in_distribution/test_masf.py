@@ -28,7 +28,7 @@ from faithmeter.in_distribution.p_values import (
     two_sided,
     two_sided_add_one,
 )
-from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_test, dataset_verdict, summary
+from faithmeter.in_distribution.verdict import DatasetTest, Verdict, dataset_test, dataset_verdict
 
 LAYERS, CHANNELS = 3, 16
 
@@ -435,25 +435,3 @@ def test_each_step_masks_exactly_so_many_tokens_and_tells_its_progress():
 def verdict(step, p_value, rows=100):
     test = DatasetTest(rows=rows, share_below=0.1, simes_p_value=1.0, count_p_value=p_value / 2, rank_p_value=1.0)
     return Verdict(step, test, test)
-
-
-@pytest.mark.parametrize(("validation", "tested"), [(99, 100), (100, 99), (4, 3000), (20, 20)])
-def test_few_texts_give_no_verdict_in_favour_of_masking_and_a_rejection_as_ever(validation, tested):
-    passed = summary([verdict(k, 1.0, tested) for k in range(11)], validation_texts=validation)
-    said = f"Too few texts for a verdict: the test was fitted on {validation} and applied to {tested}"
-    assert passed.startswith(said)
-    assert "trusted" not in passed
-    assert "smallest p-value 1.000 of 11" in passed  # the numbers are there
-    assert ("misses most texts with half of their tokens random words" in passed) == (validation < 50)
-    rejected = summary([verdict(k, 0.001, tested) for k in range(11)], validation_texts=validation)
-    assert rejected.startswith("At 0 % masked: Out-of-distribution")
-    enough = summary([verdict(k, 1.0, 100) for k in range(11)], validation_texts=100)
-    assert enough.startswith("Masking may be trusted")
-
-
-def test_the_summary_counts_that_many_ratios_were_asked_about():
-    # of eleven p-values the smallest must be below .05/11 = .0045
-    assert summary([verdict(k, 0.01 if k == 3 else 1.0) for k in range(11)], None).startswith("Masking may be trusted")
-    rejected = summary([verdict(k, 0.001 if k == 3 else 1.0) for k in range(11)], "faithmeter train NEW")
-    assert rejected.startswith("At 30 % masked: Out-of-distribution")
-    assert rejected.endswith("it keeps its head and classes: `faithmeter train NEW`.")

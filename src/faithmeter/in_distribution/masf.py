@@ -219,20 +219,44 @@ class MaSF:
     def p_values(self, features: Tensor, lengths: Tensor, rows: Tensor, steps: Tensor | int) -> tuple[Tensor, Tensor]:
         """Return the p-values (own, outside) of (rows, L, 2, H) features of rows masked at `steps`, one or one per row.
 
-        `own` is at the step, `outside` the largest of all steps and of their mixture. `rows` are the rows' numbers in
-        their dataset: the randomised share of a tie comes from them and the seed, so batches do not change an answer.
+        `own` is at the step. `outside` is exact where it matters, up to the level: the largest over all steps and their
+        mixture. A text that is typical at its own step is not asked about at the others; its `outside` is `own`. `rows`
+        are the texts' numbers in their dataset: the randomised share of a tie comes from them and the seed, so batches
+        do not change an answer.
         """
-        table = self.p_value_table(features, lengths, rows)
-        return self._at(table, steps), table.amax(dim=0)
+        steps = torch.as_tensor(steps).cpu().expand(len(features))
+        return self._own_and_outside(features, lengths, rows, (steps,))
 
-    def p_value_table(self, features: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
-        """Return the (references, rows) p-values of rows against every step's reference and, last, their mixture's."""
+    def _own_and_outside(
+        self, features: Tensor, lengths: Tensor, rows: Tensor, at: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """Return `own`, the largest of the p-values at these steps of each text, and `outside`."""
+        single = len(self.references) == 1
+        own = torch.zeros(len(features), dtype=torch.float64)
+        for steps in at:
+            for step in (0,) if single else steps.unique().tolist():
+                chosen = torch.arange(len(features)) if single else torch.nonzero(steps == step)[:, 0]
+                given = features[chosen], lengths[chosen], rows[chosen]
+                own[chosen] = torch.maximum(own[chosen], self.p_value_table(*given, (self.references[step],))[0])
+        outside, atypical = own.clone(), torch.nonzero(own <= LEVEL)[:, 0]
+        if len(atypical) and not single:
+            outside[atypical] = self.p_value_table(features[atypical], lengths[atypical], rows[atypical]).amax(dim=0)
+        return own, outside
+
+    def p_value_table(
+        self, features: Tensor, lengths: Tensor, rows: Tensor, every: tuple[tuple[Reference, ...], ...] | None = None
+    ) -> Tensor:
+        """Return the (references, rows) p-values of rows against `every` reference.
+
+        By default against those of all steps and, last, their mixture's.
+        """
         features = _finite(features) if self.form == "paper" else _on_grid(features)
         groups, terciles = self.length_groups(lengths), _groups(lengths, self.tercile_edges)
         uniform = torch.tensor(
             [random_stream(self.seed, Purpose.TIES, int(row)).random() for row in rows], dtype=torch.float64
         )
-        every = (*self.references, self.anywhere) if self.anywhere else self.references
+        if every is None:
+            every = (*self.references, self.anywhere) if self.anywhere else self.references
         table = torch.zeros(len(every), len(features), dtype=torch.float64)
         for tercile in terciles.unique().tolist():
             chosen = torch.nonzero(terciles == tercile)[:, 0]
@@ -241,13 +265,6 @@ class MaSF:
             for number, references in enumerate(every):
                 table[number, chosen] = _row_p_values(references[tercile], *given, self.form)
         return table
-
-    def _at(self, table: Tensor, steps: Tensor | int) -> Tensor:
-        """Return of a table of p-values those at the rows' steps; a single reference stands for every step."""
-        columns = torch.arange(table.shape[1])
-        if len(self.references) == 1:
-            return table[0]
-        return table[torch.as_tensor(steps).cpu().expand(table.shape[1]), columns]
 
     def against_unmasked(self) -> "MaSF":
         """Return the test of a model that never saw masks: its unmasked rows are the reference for every ratio.
@@ -264,8 +281,8 @@ class MaSF:
         atypical.
         """
         below, above = (steps.cpu() for steps in neighbouring_steps(batch, step))
-        table = self.p_value_table(features, batch.attention_mask.sum(dim=1).cpu(), batch.rows)
-        own, outside = torch.maximum(self._at(table, below), self._at(table, above)), table.amax(dim=0)
+        lengths = batch.attention_mask.sum(dim=1).cpu()
+        own, outside = self._own_and_outside(features, lengths, batch.rows, (below, above))
         untouched = ~(batch.masked & batch.maskable).any(dim=1).cpu() & (torch.as_tensor(step).cpu() > 0)
         return own.masked_fill(untouched, 1), outside.masked_fill(untouched, 1)
 

@@ -5,7 +5,7 @@ that small. So the verdict counts the texts below 5 % and compares their ranks, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -170,8 +170,12 @@ def dataset_verdict(
     of_length = masf.length_groups(lengths)
     sizes = masf.calibration_rows
     effects = (1.0 if groups is None else design_effect(own, groups), masf.design_effect)
-    return Verdict(step, *(dataset_test([p_values[of_length == g] for g in range(len(sizes))], sizes, effects)
-                           for p_values in (own, outside)))  # fmt: skip
+    random, anywhere = (
+        dataset_test([p_values[of_length == group] for group in range(len(sizes))], sizes, effects)
+        for p_values in (own, outside)
+    )
+    # above the level `outside` is not the largest of all p-values, so its ranks say nothing: only the count does
+    return Verdict(step, random, replace(anywhere, rank_p_value=1.0) if masf.anywhere else anywhere)
 
 
 def dataset_test(
