@@ -255,7 +255,7 @@ def test_too_few_rows_are_said_in_words_and_next_to_none_refused():
     assert "400 validation texts" in few.caution
     assert "±3.1 points" in few.caution  # 2·sqrt(.0475/200)
     assert fit_calibrated([null_rows(ROWS_NEEDED, 0)], lengths_of(ROWS_NEEDED), steps=1).caution is None
-    with pytest.raises(InputError, match="3 texts"):
+    with pytest.raises(InputError, match="on 3 texts"):
         fit_calibrated([null_rows(3, 0)], lengths_of(3), steps=1)
     with pytest.raises(InputError, match="not finite"):
         fit_paper(torch.full((9, 1, 2, 1), torch.nan))

@@ -156,7 +156,7 @@ def test_the_verdict_on_agreement_names_who_is_with_the_masking_curves_and_who_i
 def test_a_known_token_that_the_model_does_not_read_is_marked():
     assert section("A known token").cautions == []
     unread = [{**one, "value": 0.6} if one["kind"].endswith("_accuracy") else one for one in rows()]
-    assert "not sure" in section("A known token", unread).cautions[0]
+    assert "the numbers are uncertain" in section("A known token", unread).cautions[0]
 
 
 def test_the_share_that_is_surely_too_large_is_told_even_where_a_larger_one_is_not_sure():

@@ -19,11 +19,13 @@ from faithmeter.files import write_jsonl
 from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 from faithmeter.reports import card, figures, sentences
 from faithmeter.reports.card import model_card
+from faithmeter.reports.evidence import conclusion, evidence, trusted
 from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
 from faithmeter.reports.page import render_page
 from faithmeter.reports.roar import Retrained, leaks, retrained_sections
 from faithmeter.reports.roar import verdict as retraining_verdict
-from faithmeter.runs.results import Result, find, most_faithful
+from faithmeter.runs import run as run_module
+from faithmeter.runs.results import CHECKED_TEXTS, Result, find, most_faithful
 from faithmeter.studies.commands import commands_of
 from faithmeter.studies.faithfulness_rows import confidence_of_pairs
 from faithmeter.studies.measure import MeasureOptions
@@ -74,7 +76,7 @@ def test_the_verdict_names_the_best_its_equals_and_those_behind():
     assert found[0] == "Use loo-signed to explain this model."
     assert any(line.startswith("beam cannot be told apart from it") for line in found)
     assert any("more faithful than grad-l2" in line and "0.20 (0.15–0.25)" in line for line in found)
-    assert any("in-distribution for this model, so the comparison is fair" in line for line in found)
+    assert found[-1].startswith("Nothing speaks against comparing by masking here")
 
 
 def test_a_model_that_does_not_understand_masks_gets_no_recommendation():
@@ -87,20 +89,22 @@ def test_a_model_that_does_not_understand_masks_gets_no_recommendation():
     [(100, 100, 1.0, True), (99, 500, 1.0, None), (500, 99, 1.0, None), (20, 20, 0.0001, False)],
 )
 def test_few_texts_may_speak_against_masking_but_not_for_it(validation, tested, p_value, expected):
-    texts = zip(sentences.CHECKED_TEXTS, (validation, tested), strict=True)
+    texts = zip(CHECKED_TEXTS, (validation, tested), strict=True)
     rows = rows_of(BEST, p_value) + [row(kind, value) for kind, value in texts]
-    assert sentences.trusted(rows) is expected
-    assert sentences.trusted(rows_of(BEST, p_value)) is (p_value == 1.0)  # of earlier runs the numbers are not known
-    assert any("so the comparison is fair" in line for line in sentences.verdict(rows)) == (expected is True)
+    assert trusted(rows) is expected
+    assert trusted(rows_of(BEST, p_value)) is (p_value == 1.0)  # of earlier runs the numbers are not known
+    assert any(line.startswith("Nothing speaks") for line in sentences.verdict(rows)) == (expected is True)
     few = [line for line in sentences.cautions(rows, 3000) if line.startswith("Too few texts for a verdict")]
     assert len(few) == (expected is None)
-    assert ("are in-distribution for this model" in sentences.checked(rows)) == (expected is True)
+    assert conclusion(rows).startswith(
+        {True: "Masking may be trusted", None: "Too few texts", False: "Masking cannot be trusted"}[expected]
+    )
 
 
 def test_measures_that_lead_out_of_distribution_are_named_where_the_check_gives_no_verdict_too():
     rows = [r for r in rows_of(BEST) if (r["kind"], r["measure"]) != ("walk_p_value", "beam")]
     rows += [row("walk_p_value", 0.001, "beam"), row("share_out_of_distribution", 0.2, "beam", 0.5)]
-    rows += [row(kind, 64) for kind in sentences.CHECKED_TEXTS]
+    rows += [row(kind, 64) for kind in CHECKED_TEXTS]
     assert any("beam up to 20 % (at 50 % masked)" in line for line in sentences.cautions(rows, 64))
 
 
@@ -208,14 +212,77 @@ def test_a_signed_winner_that_pushes_to_wrong_classes_is_shown_beside_the_best_a
     assert "grad-l2 is the most faithful: ACU 0.20" in said
 
 
-def test_fairness_is_said_with_what_disturbs_it():
-    rows = [r for r in rows_of(BEST) if (r["kind"], r["measure"]) != ("walk_p_value", "beam")]
-    rows += [row("walk_p_value", 0.001, "beam"), row("share_out_of_distribution", 0.2, "beam", 0.5)]
-    assert "except for some texts masked by the measures named below" in sentences.verdict(rows)[-1]
-    assert any("beam up to 20 % (at 50 % masked)" in line for line in sentences.cautions(rows, 2000))
-    # few such texts are what chance gives, however small the p-value
-    few = [{**r, "value": 0.02} if r["kind"] == "share_out_of_distribution" else r for r in rows]
-    assert sentences.verdict(few)[-1].endswith("so the comparison is fair.")
+def walked(rows, **p_values):
+    """The same rows with other p-values of the texts that these measures mask."""
+    return [
+        {**r, "value": p_values[r["measure"]]} if r["kind"] == "walk_p_value" and r["measure"] in p_values else r
+        for r in rows
+    ]
+
+
+def test_a_rejected_measure_is_not_recommended_and_is_said_to_be_so_first():
+    rows = walked(rows_of(BEST | WORSE), **{"loo-signed": 0.001})
+    assert sentences.recommended(rows) == "beam"
+    first, second = sentences.verdict(rows)[:2]
+    assert first.startswith("loo-signed has a larger ACU, but its masked texts are out-of-distribution")
+    assert second == "Use beam to explain this model."
+    assert "out-of-distribution" in sentences.doubt(rows, "loo-signed")
+    # one that is rejected and behind changes nothing
+    assert sentences.verdict(walked(rows_of(BEST | WORSE), **{"grad-l2": 0.001}))[0].startswith("Use loo-signed")
+
+
+def test_where_every_measure_is_rejected_none_is_recommended_and_what_can_be_said_is():
+    rows = walked(rows_of(BEST), **{"loo-signed": 0.001, "beam": 0.05})
+    assert sentences.recommended(rows) is None
+    first, second = sentences.verdict(rows)
+    assert first.startswith("No importance measure can be recommended: the texts that each of them masks are out-of-")
+    assert "loo-signed lowers performance most (ACU 0.40" in second
+
+
+def masks(detail):
+    return {**row("trained_on_masks", float(detail == "masked")), "detail": detail}
+
+
+def test_the_check_of_a_model_trained_on_masks_is_said_to_be_a_check_of_the_test():
+    rows = [*rows_of(BEST), masks("masked"), row("all_masked_p_value", 0.4), row("all_masked_excess_loss", 0.0)]
+    rows.append(row("share_out_of_distribution", 0.04, "loo-signed", 0.5))
+    lines = dict(evidence(rows, "loo-signed"))
+    assert "the record of that training is complete" in lines["Known by construction"]
+    assert "it checks the test, not the model" in lines["Tested, random masking"]
+    assert (
+        "nothing out-of-distribution was found" in lines["Tested, this measure"]
+        or "not tested" in (lines["Tested, this measure"])
+    )
+    assert trusted(rows) is True
+    # what it does with everything masked can contradict the record
+    sure = {**row("all_masked_excess_loss", 2.0, low=1.5, high=2.5)}
+    assert trusted([*rows_of(BEST), masks("masked"), sure]) is False
+    assert trusted([*rows_of(BEST), masks("plain"), sure]) is True  # of a plain model nothing else is expected
+    unsure = {**row("all_masked_excess_loss", 2.0, low=0.01, high=4.0)}
+    assert trusted([*rows_of(BEST), masks("masked"), unsure]) is True
+    assert trusted([*rows_of(BEST), masks("masked"), row("all_masked_p_value", 0.024)]) is False
+
+
+def test_a_claim_makes_no_verdict():
+    unmasked = [row("check_unmasked_p_value", 0.0001, ratio=0.1)]
+    unmasked += [row("check_unmasked_share_out_of_distribution", 0.998, ratio=0.1)]
+    rows = [*rows_of(BEST), masks("claimed"), *unmasked]
+    assert trusted(rows) is None
+    assert sentences.recommended(rows) is None
+    assert "is a claim (--masked-before), and nothing that was tested bears it out" in sentences.verdict(rows)[0]
+    lines = dict(evidence(rows))
+    assert "its owner's claim" in lines["Known by construction"]
+    assert "up to 99.8 % of the texts are out-of-distribution (at 10 % masked)" in lines["Tested, random masking"]
+    assert sentences.recommended([*rows_of(BEST), masks("claimed")]) is None  # without that test as well
+    like = [{**r, "value": 1.0 if r["kind"].endswith("p_value") else 0.03} for r in unmasked]
+    assert sentences.recommended([*rows_of(BEST), masks("claimed"), *like]) == "loo-signed"
+
+
+def test_what_the_test_can_find_stands_beside_what_it_found():
+    rows = [*rows_of(BEST), masks("masked"), row("check_power_words", 0.99), row("check_power_shuffled", 0.4)]
+    assert dict(evidence(rows))["What the test can find"] == (
+        "The same test finds 99 % of texts with random words in half of the places, 40 % of texts with shuffled words."
+    )
 
 
 def test_every_measure_of_the_table_is_said_in_a_line():
@@ -384,7 +451,7 @@ def test_the_commands_in_a_report_make_the_same_run_again(measured, tmp_path, fa
 def test_the_model_folder_has_a_card_that_grows_with_what_is_known(measured, tmp_path):
     card = (measured.model_folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n")
-    for expected in ("## Performance", "## In-distribution test", "## Which explanation to use", "| loo-signed |"):
+    for expected in ("## Performance", "## What the verdict rests on", "## Which explanation to use", "| loo-signed |"):
         assert expected in card
     assert r"positive\<i\>" in card  # a label's own markup, as text
     fresh = shutil.copytree(measured.path, tmp_path / "fresh")
@@ -402,7 +469,7 @@ def test_the_card_names_the_strategy_and_the_optimiser_that_were_used(measured, 
     fresh = shutil.copytree(measured.path, tmp_path / "fresh")
     config = json.loads((fresh / "config.json").read_text())
     rows = {**STRATEGIES, "alternating": Strategy(3, "a classifier of which every third text was masked")}
-    for module in (card, config_of_training):
+    for module in (card, config_of_training, run_module):
         monkeypatch.setattr(module, "STRATEGIES", rows)
     for strategy, row in rows.items():
         config["training"] |= {"strategy": strategy, "optimizer": "amsgrad"}

@@ -10,11 +10,26 @@ import pytest
 from conftest import random_classifier, sentiment_rows
 from safetensors.torch import load_file, save_file
 
-from faithmeter import DataSpec, InputError, MeasureOptions, Run, TrainingOptions, adopt, explain, measure, train
+from faithmeter import (
+    DataSpec,
+    InputError,
+    MeasureOptions,
+    Run,
+    TrainingOptions,
+    adopt,
+    check,
+    explain,
+    measure,
+    report,
+    train,
+)
+from faithmeter.in_distribution.verdict import smallest_of
 from faithmeter.progress import Silent
 from faithmeter.reports import sentences
-from faithmeter.runs.results import find
+from faithmeter.reports.evidence import contradicted, known_masks
+from faithmeter.runs.results import find, rows_of
 from faithmeter.studies import adopt as adopting
+from faithmeter.studies.check import in_words
 from faithmeter.studies.commands import commands_of
 
 
@@ -158,11 +173,13 @@ def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_st
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sentiment_rows(800, seed=1)))
     where = ("--data", tmp_path / "more.jsonl", "--run")
     code, printed = faithmeter("check", turned, *where, tmp_path / "plain")
-    assert "Out-of-distribution" in printed
-    assert "against unmasked ones" not in printed
+    assert "Masking cannot be trusted on this model." in printed
+    assert "randomly masked texts are out-of-distribution" in printed
+    assert "Against unmasked texts" not in printed
     code, printed = faithmeter("check", turned, *where, tmp_path / "claimed", "--masked-before")
     assert code == 0, printed
-    assert "If, as --masked-before says, this model was trained on masked texts, masking may be trusted" in printed
+    assert "its owner's claim (--masked-before), not evidence" in printed
+    assert "a claim is no evidence" in printed
     assert "Against unmasked texts" in printed
     plain, claimed = (Run(tmp_path / name) for name in ("plain", "claimed"))
     # exactly the numbers of the model without the claim
@@ -178,12 +195,9 @@ def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_st
     said = f"Compared with unmasked texts, as for a model never trained on masks, up to {100 * most:.1f} % of the"
     assert said in printed
     card = (claimed.model_folder / "README.md").read_text()
-    assert "If, as --masked-before says" in card
     assert said in card
     measure(claimed.path, MeasureOptions(measures=("loo-signed",), rows=60, random_runs=1))
-    (said,) = (line for line in sentences.verdict(claimed.results) if "comparison is fair" in line)
-    assert said.startswith("If, as --masked-before says, this model was trained on masked texts")
-    assert f"{100 * most:.1f} %" in said
+    assert sentences.verdict(claimed.results)[0].startswith("No explanation of this model can be judged by masking")
 
 
 def test_measure_and_explain_say_once_where_the_zero_embedding_is_no_start(trained, data, tmp_path):
@@ -253,3 +267,29 @@ def test_the_command_line_pools_runs(trained, tmp_path, faithmeter):
     assert "All 2 runs together" in printed
     assert "Intervals over seeds" in printed
     assert Run(paths[1]).results
+
+
+def test_plain_weights_declared_as_masked_are_found_out_by_check_report_and_card(trained, tmp_path):
+    """The exchangeable test passes, as it must; neither it nor the claim makes a verdict."""
+    run = adopt(tmp_path / "run", str(trained.model_folder), trained.config.data, masked_before=True)
+    check(run.path)
+    rows = run.results
+    assert smallest_of([row["value"] for row in rows_of(rows, "check_p_value")]) > 0.05
+    said = in_words(run.path)
+    assert "Masking may be trusted" not in said
+    assert "Nothing speaks against" not in said
+    assert "is its owner's claim (--masked-before), not evidence" in said
+    assert "passes by construction whatever the model does" in said
+    measure(run.path, MeasureOptions(measures=("grad-l2", "loo-signed"), rows=10, random_runs=1))
+    assert sentences.recommended(run.results) is None
+    (page,) = report([run.path], tmp_path / "report")
+    for shown in (page.read_text(), (run.model_folder / "README.md").read_text()):
+        assert "No explanation of this model can be judged by masking" in shown
+        assert "Use loo-signed" not in shown
+
+
+def test_a_model_trained_on_masks_here_is_not_accused(checked_toy):
+    rows = Run(checked_toy).results
+    assert not contradicted(rows)
+    assert known_masks(rows) == "masked"
+    assert "checks the test, not the model" in in_words(checked_toy)

@@ -338,7 +338,7 @@ def fit_calibrated(
     a decoder, whose states of a common beginning are the same. By default every row is a group of its own.
     """
     if len(lengths) < 4:
-        raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} rows: {ROWS_NEEDED} are needed.")
+        raise InputError(f"An in-distribution test cannot be fitted on {len(lengths)} texts: {ROWS_NEEDED} are needed.")
     terciles = _tercile_edges(lengths)
     groups = torch.arange(len(lengths)) if groups is None else groups
     describing = _describing(groups, min(len(lengths) // 2, DESCRIBING_ROWS * (len(terciles) + 1)), seed)
