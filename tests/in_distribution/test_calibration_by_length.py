@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import random_classifier
+from safetensors.torch import load_file, save_file
 
 from faithmeter.errors import InputError
 from faithmeter.in_distribution import masf as module
@@ -122,15 +123,37 @@ def test_a_length_that_no_calibrating_text_has_gives_a_p_value_of_pure_chance():
     assert p_values[~short].max() < 0.05
 
 
-def test_an_in_distribution_test_of_an_earlier_format_is_refused_in_words(tmp_path):
+def stored_as(folder, number, *left_out):
+    """Turn a stored test into one of another format, without what that did not store."""
+    header = json.loads((folder / "masf.json").read_text())
+    kept = {name: value for name, value in header.items() if name not in left_out}
+    (folder / "masf.json").write_text(json.dumps({**kept, "format": number}))
+    for file in folder.glob("*.safetensors"):
+        tensors = {name: one for name, one in load_file(file).items() if name.split(".")[0] not in left_out}
+        save_file(tensors, file)
+    for file in folder.glob("*.sum"):
+        file.unlink()
+
+
+def test_an_in_distribution_test_of_an_unknown_format_is_refused_in_words(tmp_path):
     features, lengths = texts(100, 0)
     fit_calibrated([features], lengths, steps=1, folder=tmp_path / "masf")
-    header = json.loads((tmp_path / "masf" / "masf.json").read_text())
-    (tmp_path / "masf" / "masf.json").write_text(json.dumps({**header, "format": 2}))
-    for file in (tmp_path / "masf").glob("*.sum"):
-        file.unlink()
-    with pytest.raises(InputError, match=r"run `faithmeter check` again.*remove its folder `measurements` first"):
+    stored_as(tmp_path / "masf", 1)
+    with pytest.raises(InputError, match="run `faithmeter check` again"):
         MaSF.load(tmp_path / "masf")
+
+
+def test_a_test_of_the_format_before_lengths_judges_as_it_did(tmp_path):
+    lengths = torch.full((100,), 20)
+    steps = [texts(100, step, 3.0 * step)[0] for step in range(11)]
+    fit_calibrated(steps, lengths, folder=tmp_path / "masf")
+    stored_as(tmp_path / "masf", 2, "tercile_edges", "design_effect", "sizes")
+    masf = MaSF.load(tmp_path / "masf")
+    given = texts(60, 50)[0], lengths[:60], torch.arange(60)
+    own, outside = masf.p_values(*given, 4)
+    table = masf.p_value_table(*given)
+    assert torch.equal(own, table[4])
+    assert torch.equal(outside, torch.maximum(table[4], table[-1]))  # its own ratio and the mixture, and no other
 
 
 # ------------------------------------------------------------------------------------------------- every ratio

@@ -57,7 +57,7 @@ from faithmeter.masking import STEPS, Purpose, random_count_mask, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Advance
 
-FORMAT = 3  # of the stored test
+BEFORE_LENGTHS, FORMAT = 2, 3  # of the stored test
 LEVEL = 0.05
 ROWS_NEEDED = 2000  # below this, the share of texts under 5 % varies by more than ±1.5 points between splits
 ROWS_FOR_TERCILES = 5000
@@ -184,6 +184,8 @@ class MaSF:
     `anywhere` is empty. `tercile_edges` are the first lengths (tokens of a row) of the second and third tercile, if
     they are described apart, and `length_edges` those of all groups but the first whose rows are calibrated apart.
     `design_effect` is by how much rows of one story or author, that are alike, count for less than as many others.
+    `every_ratio` is False for a test of format 2, which asks the mixture alone whether a text is out-of-distribution:
+    what was measured with it before, and what is measured further, are judged alike.
     """
 
     form: str
@@ -194,6 +196,7 @@ class MaSF:
     rows: int
     tercile_edges: tuple[int, ...] = ()
     design_effect: float = 1.0
+    every_ratio: bool = True
 
     @property
     def calibration_rows(self) -> tuple[int, ...]:
@@ -238,6 +241,8 @@ class MaSF:
                 chosen = torch.arange(len(features)) if single else torch.nonzero(steps == step)[:, 0]
                 given = features[chosen], lengths[chosen], rows[chosen]
                 own[chosen] = torch.maximum(own[chosen], self.p_value_table(*given, (self.references[step],))[0])
+        if not self.every_ratio and self.anywhere:
+            return own, torch.maximum(own, self.p_value_table(features, lengths, rows, (self.anywhere,))[0])
         outside, atypical = own.clone(), torch.nonzero(own <= LEVEL)[:, 0]
         if len(atypical) and not single:
             outside[atypical] = self.p_value_table(features[atypical], lengths[atypical], rows[atypical]).amax(dim=0)
@@ -299,11 +304,11 @@ class MaSF:
         """Read a stored test. Its columns stay in the file until they are looked at (memory-mapped)."""
         remedy = "`faithmeter check` with the same options fits the same test again, and measurements are kept."
         header = read_json(require_whole(folder, remedy) / "masf.json", remedy)
-        if header.pop("format", None) != FORMAT:
-            raise InputError(
-                f"{folder} was fitted by another version of faithmeter, whose p-values are not these: run `faithmeter "
-                "check` again. Where the run was measured with it, remove its folder `measurements` first."
-            )
+        stored = header.pop("format", None)
+        if stored not in (BEFORE_LENGTHS, FORMAT):
+            raise InputError(f"{folder} was fitted by another version of faithmeter: run `faithmeter check` again.")
+        if stored == BEFORE_LENGTHS:
+            header |= {"tercile_edges": header["length_edges"], "every_ratio": False}
         header |= {name: tuple(header[name]) for name in ("length_edges", "tercile_edges")}
         steps, terciles = int(header.pop("steps")), len(header["tercile_edges"]) + 1
         references = tuple(_load_step(folder, f"step-{step:02}", terciles) for step in range(steps))
@@ -521,10 +526,13 @@ def _save_step(folder: Path, name: str, references: tuple[Reference, ...]) -> No
 
 def _load_step(folder: Path, name: str, groups: int) -> tuple[Reference, ...]:
     with safe_open(folder / f"{name}.safetensors", framework="pt") as file:
-        return tuple(
-            Reference(**{field.name: file.get_tensor(f"{field.name}.{g}") for field in fields(Reference)})
-            for g in range(groups)
-        )
+        kept, found = set(file.keys()), list[Reference]()
+        for group in range(groups):
+            parts = {field.name: f"{field.name}.{group}" for field in fields(Reference)}
+            tensors = {field: file.get_tensor(part) for field, part in parts.items() if part in kept}
+            tensors.setdefault("sizes", torch.tensor([len(tensors["atypicality"])]))  # of a test before lengths
+            found.append(Reference(**tensors))
+        return tuple(found)
 
 
 def _save_header(folder: Path, masf: MaSF) -> None:

@@ -175,7 +175,9 @@ def dataset_verdict(
         for p_values in (own, outside)
     )
     # above the level `outside` is not the largest of all p-values, so its ranks say nothing: only the count does
-    return Verdict(step, random, replace(anywhere, rank_p_value=1.0) if masf.anywhere else anywhere)
+    return Verdict(
+        step, random, replace(anywhere, rank_p_value=1.0) if masf.anywhere and masf.every_ratio else anywhere
+    )
 
 
 def dataset_test(

@@ -273,7 +273,8 @@ def _compared(rows: Rows, best: str) -> list[str]:
         sentences.append(f"{names(same)} cannot be told apart from it here: the difference may be chance.{other}")
     if unproven:
         sentences.append(
-            f"{names(unproven)} cannot be told apart from it either, but {'was' if len(unproven) == 1 else 'were'} not "
+            f"{names(unproven)} cannot be told apart from it{' either' if same else ''}, but "
+            f"{'was' if len(unproven) == 1 else 'were'} not "
             "shown to beat random masking: do not use in its place."
         )
     if worse:

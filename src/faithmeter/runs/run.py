@@ -221,6 +221,14 @@ class Run:
         return MaSF.load(self.in_distribution_folder) if self.checked else None
 
     @property
+    def check_settings(self) -> dict[str, Any]:
+        """How the in-distribution test was fitted, of whatever format it is; empty where the run was not checked."""
+        if not self.checked:
+            return {}
+        stored = read_json(self.in_distribution_folder / "masf.json", "`faithmeter check` fits the test again.")
+        return {name: stored[name] for name in ("form", "rows")}
+
+    @property
     def measurement_settings(self) -> dict[str, Any]:
         """What the run was measured with; empty where it was not."""
         stored = self._settings(self.measurements / "settings.json")

@@ -22,8 +22,7 @@ def commands_of(run: Run) -> list[str]:
 
 def _made(run: Run) -> list[str]:
     """Return the commands that made the run and checked it."""
-    config, masf = run.config, run.in_distribution_test()
-    checked = {} if masf is None else {"form": masf.form, "rows": masf.rows}
+    config, checked = run.config, run.check_settings
     check = [as_command("check", run.path, options=checked)] if run.checked else []
     if config.reference is not None:
         return [as_command("transfer", config.reference, run.path, options=config.data.options), *check]
