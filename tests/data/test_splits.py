@@ -9,7 +9,7 @@ import pytest
 from conftest import sentiment_rows
 
 from faithmeter.data.splits import DataSpec, load_splits, match_labels
-from faithmeter.data.tables import read_rows
+from faithmeter.data.tables import read_rows, texts_of
 from faithmeter.data.tasks import TASKS, append_known_token, find_task
 from faithmeter.errors import InputError
 from faithmeter.runs.commands import as_command
@@ -417,3 +417,11 @@ def test_rows_take_the_class_numbers_of_a_model(tmp_path):
     assert splits.in_order_of(("no", "yes")) is splits
     assert splits.in_order_of(("LABEL_0", "LABEL_1")).labels == ("no", "yes")
     assert splits.in_order_of(("maybe", "perhaps")) is None
+
+
+def test_the_texts_of_a_table_are_those_of_its_column_and_one_without_it_is_refused(tmp_path):
+    (tmp_path / "other.csv").write_text("id,text\n1,a film\n2,a plot\n")
+    assert texts_of(tmp_path / "other.csv") == ["a film", "a plot"]
+    (tmp_path / "none.csv").write_text("id,body\n1,a film\n")
+    with pytest.raises(InputError, match="no column 'text'"):
+        texts_of(tmp_path / "none.csv")

@@ -1,5 +1,6 @@
 """Check: is masking in-distribution for a model?"""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +17,10 @@ def check(
         str, typer.Option(help=f"{either('studies.check.FORMS')}; calibrated holds its level.")
     ] = "calibrated",
     rows: Annotated[int, typer.Option(min=4, help="Validation texts to fit the test on, drawn at random.")] = 6000,
+    other: Annotated[
+        Path | None,
+        typer.Option(help="A file of texts from another domain (a table with a column `text`): how many are found?"),
+    ] = None,
     run: RunOption = None,
     masked_before: MaskedBefore = False,
     max_length: MaxLength = None,
@@ -25,11 +30,13 @@ def check(
     Fits MaSF on the validation split. Without it a masking curve cannot be trusted.
     """
     load_libraries()
+    from faithmeter.data.tables import texts_of
     from faithmeter.runs.run import Run
     from faithmeter.studies import check as study
 
     reporter = terminal()
+    elsewhere = [] if other is None else texts_of(other)
     path = run_of(subject, data, run, masked_before, max_length, reporter)
-    verdicts = study.check(path, form=form, rows=rows, reporter=reporter)
+    verdicts = study.check(path, form=form, rows=rows, other=elsewhere, reporter=reporter)
     words = study.in_words(path) if form == "calibrated" else None
     print_check(verdicts, words, Run(path).results)

@@ -48,6 +48,14 @@ class _BadLineError(Exception):
     pass
 
 
+def texts_of(path: Path, column: str = "text") -> list[str]:
+    """Return the texts of a table's column; the file is refused where it has none."""
+    rows = read_rows(path)
+    if not rows or column not in rows[0]:
+        raise InputError(f"{path} has no column {column!r} with texts: rename the column, or choose another file.")
+    return [str(row[column]) for row in rows]
+
+
 def _read_parquet(path: Path) -> list[Row]:
     """Read a parquet file; a column of bytes is text if all of it is UTF-8, and is left as it is otherwise."""
     table = pyarrow.parquet.read_table(path)
