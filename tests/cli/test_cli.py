@@ -160,6 +160,7 @@ def test_train_leaves_a_run_that_later_commands_and_transformers_can_use(faithme
         assert word in printed
     run = Run(tmp_path / "run")
     assert {(row["kind"], row["masking_ratio"]) for row in run.results} == {
+        ("trained_on_masks", None),
         ("performance", 0.0), ("performance", 0.5), ("performance", 1.0), ("majority", None),
         ("majority_p_value", None),
     }  # fmt: skip
@@ -321,7 +322,7 @@ def test_a_full_disk_is_one_sentence_and_the_training_can_go_on(faithmeter, writ
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["epoch-0001"]
     monkeypatch.setattr(checkpoint, "write_bytes", real)
     code, printed = faithmeter("train", tmp_path / "run", "--data", data, *QUICK)
-    assert (code, "go on with" in printed) == (2, True)
+    assert (code, "--resume" in printed) == (2, True)
     assert faithmeter("train", tmp_path / "run", "--resume")[0] == 0
     assert faithmeter("train", tmp_path / "whole", "--data", data, *QUICK)[0] == 0
     weights = [(tmp_path / name / "model/model.safetensors").read_bytes() for name in ("run", "whole")]
