@@ -25,7 +25,6 @@ from faithmeter.reports.roar import Retrained, leaks, retrained_sections
 from faithmeter.reports.roar import verdict as retraining_verdict
 from faithmeter.runs.results import Result, find, most_faithful
 from faithmeter.studies.commands import commands_of
-from faithmeter.studies.faithfulness_rows import confidence_of_pairs
 from faithmeter.studies.measure import MeasureOptions
 from faithmeter.studies.report import _examples
 from faithmeter.studies.roar.roar import RoarOptions, roar
@@ -415,7 +414,7 @@ def test_the_best_of_many_measures_that_are_all_random_is_rarely_recommended_nor
     random = np.random.default_rng(0)
     recommended, better, reports, texts, count = 0, 0, 60, 200, 9
     half = stats.norm.ppf(0.975) / np.sqrt(texts)
-    pairs = stats.norm.ppf(1 - (1 - confidence_of_pairs(count)) / 2) * np.sqrt(2 / texts)
+    pairs = stats.norm.ppf(1 - 0.025 / 36) * np.sqrt(2 / texts)  # 36 pairs of nine
     for _ in range(reports):
         areas = random.normal(size=count) / np.sqrt(texts)
         best = areas.max()

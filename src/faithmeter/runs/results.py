@@ -287,20 +287,17 @@ def most_faithful(rows: Rows, among: Collection[str] | None = None) -> str | Non
     return str(max(areas, key=surely)["measure"])
 
 
-def letters_of(rows: Rows, measure: str) -> frozenset[str]:
-    """Return the letters of a measure, which it shares with those that it cannot be told apart from."""
-    letters = next((row.get("detail") for row in rows_of(rows, "best_set", measure)), None)
-    return frozenset(re.findall(r"\(\d+\)|.", letters or ""))
+def letters(rows: Rows, measure: str) -> str:
+    """Return the letters of a measure, which it shares with those that it cannot be told apart from; "" of old runs."""
+    return next((row.get("detail") or "" for row in rows_of(rows, "best_set", measure)), "")
 
 
 def surely_ahead(rows: Rows) -> set[tuple[str, str]]:
     """Return the pairs of measures of which the first is surely more faithful; empty for runs of earlier versions."""
-    letters = {row["measure"]: letters_of(rows, row["measure"]) for row in rows_of(rows, "best_set")}
-    pairs = ((row["measure"], row.get("detail")) for row in rows_of(rows, "acu_difference") if row["value"] > 0)
+    own = {row["measure"]: {*re.findall(r"\(\d+\)|.", row.get("detail") or "")} for row in rows_of(rows, "best_set")}
+    pairs = ((row["measure"], str(row.get("detail"))) for row in rows_of(rows, "acu_difference") if row["value"] > 0)
     return {
-        (first, second)
-        for first, second in pairs
-        if first in letters and second in letters and not letters[first] & letters[second]
+        (first, second) for first, second in pairs if first in own and second in own and not own[first] & own[second]
     }
 
 
