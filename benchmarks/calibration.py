@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from faithmeter import statistics
-from faithmeter.measuring.contributions import area_and_scale, areas_of
-from faithmeter.measuring.curves import Curve
+from faithmeter.measuring.contributions import areas_of
+from faithmeter.measuring.curves import Curve, area_and_scale
 from faithmeter.statistics import bca_interval, best_set, percentile_band
 from faithmeter.statistics.best_set import best_set_over_runs, differences_between, winners_estimate
 from faithmeter.statistics.intervals import (

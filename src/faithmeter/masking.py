@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     ATTACK = 18
     ATTACKED_ROWS = 19
     MASKED_GROUPS = 20
+    RANDOM_ORDERS = 21
     REFERENCE_MASKS = 31
     REFERENCE_HALVES = 32
     TIES = 33

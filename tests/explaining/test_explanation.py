@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -5,9 +7,10 @@ from conftest import random_classifier
 
 from faithmeter.attacks.search import attack_texts
 from faithmeter.errors import InputError
-from faithmeter.explaining.explanation import ExplainOptions, explain_texts
+from faithmeter.explaining.explanation import ExplainOptions, adjusted, explain_texts
 from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.importance.table import as_measure
+from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import bilstm_classifier, small_classifier
 from faithmeter.progress import pausing
@@ -165,3 +168,46 @@ def test_a_text_that_is_too_long_is_said_to_be_cut_and_by_how_much():
         (all_of_it,) = explain_texts(whole, text, measure=fixed([1]))
         assert (all_of_it.unread, all_of_it.cut, all_of_it.warnings) == (0, None, ())
     assert len(whole.encode([" ".join(["good"] * 100)]).ids) == 64  # and counting has changed nothing
+
+
+def test_random_orders_are_those_of_the_seed_and_the_row_and_are_counted_naively():
+    classifier, texts = random_classifier("bert"), ["Was it?", TEXT]
+    for weight in classifier.model.parameters():
+        weight.data *= 10 if weight.ndim == 2 else 1  # so that masks matter more than rounding does
+    (_, explained) = explain_texts(classifier, texts, options=ExplainOptions(seed=3, orders=19), measure=fixed([3, 1]))
+    random, walks = random_stream(3, Purpose.RANDOM_ORDERS, 1), []
+    for _ in range(19):
+        order = fixed(random.random(len(explained.tokens)))
+        walks.append(explain_texts(classifier, texts, options=ExplainOptions(seed=3, orders=0), measure=order)[1])
+    as_good = sum(walk.acu >= explained.acu for walk in walks)
+    assert (explained.orders, explained.beaten) == (19, 19 - as_good)
+    assert explained.order_p_value == pytest.approx((1 + as_good) / 20)
+    low, high = np.quantile([walk.curve for walk in walks], (0.025, 0.975), axis=0)
+    assert explained.random_low == pytest.approx(low, abs=1e-6)
+    assert explained.random_high == pytest.approx(high, abs=1e-6)
+    assert f"better than {19 - as_good} of 19 random orders" in str(explained)
+
+
+def test_a_text_that_has_one_order_is_no_better_than_any():
+    classifier = random_classifier("bert")
+    for text in ("", "."):
+        (explained,) = explain_texts(classifier, [text], options=ExplainOptions(orders=99), measure=fixed([1]))
+        assert len(explained.tokens) < 2
+        assert explained.against_orders == "Better than 0 of 99 random orders (p = 1.00)."
+
+
+def test_too_few_random_orders_are_refused_and_none_test_nothing():
+    with pytest.raises(InputError, match=r"18 random orders are too few: the smallest p-value would be 1 / 19\."):
+        ExplainOptions(orders=18)
+    classifier = random_classifier("bert")
+    (explained,) = explain_texts(classifier, [TEXT], options=ExplainOptions(orders=0), measure=fixed([1]))
+    assert (explained.against_orders, explained.order_p_value, explained.random_low) == (None, None, ())
+
+
+def test_p_values_of_several_texts_are_adjusted_for_their_number():
+    (explained,) = explain_texts(random_classifier("bert"), ["great"], measure=fixed([1]))
+    assert explained.order_p_adjusted is None
+    several = adjusted([replace(explained, order_p_value=p) for p in (0.01, 0.04, 0.03)])
+    # the smallest times 3; .03 · 3/2 is more than the largest, .04 · 3/3
+    assert [each.order_p_adjusted for each in several] == pytest.approx([0.03, 0.04, 0.04])
+    assert "(p = 0.01, 0.03 adjusted for the number of texts)" in several[0].against_orders

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from faithmeter.measuring.contributions import area_and_scale, areas_of, paired_differences
-from faithmeter.measuring.curves import Curve, faithfulness_over_observations
+from faithmeter.measuring.contributions import areas_of, paired_differences
+from faithmeter.measuring.curves import Curve, area_and_scale, faithfulness_over_observations
 from faithmeter.performance import performance
 
 

@@ -22,12 +22,12 @@ from faithmeter.reports.card import model_card
 from faithmeter.reports.evidence import conclusion, evidence, trusted
 from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
 from faithmeter.reports.page import render_page
+from faithmeter.reports.ranked import ranked_table
 from faithmeter.reports.roar import Retrained, leaks, retrained_sections
 from faithmeter.reports.roar import verdict as retraining_verdict
 from faithmeter.runs import run as run_module
 from faithmeter.runs.results import CHECKED_TEXTS, Result, find, most_faithful
 from faithmeter.studies.commands import commands_of
-from faithmeter.studies.faithfulness_rows import confidence_of_pairs
 from faithmeter.studies.measure import MeasureOptions
 from faithmeter.studies.report import _examples
 from faithmeter.studies.roar.roar import RoarOptions, roar
@@ -77,6 +77,60 @@ def test_the_verdict_names_the_best_its_equals_and_those_behind():
     assert any(line.startswith("beam cannot be told apart from it") for line in found)
     assert any("more faithful than grad-l2" in line and "0.20 (0.15–0.25)" in line for line in found)
     assert found[-1].startswith("Nothing speaks against comparing by masking here")
+
+
+def lettered(letters, differences, cross_fitted=()):
+    """Rows of comparisons: measure -> letters, and (first, second) -> the first's lead."""
+    found = [{**row("best_set", float("a" in own), name), "detail": own} for name, own in letters.items()]
+    for (first, second), lead in differences.items():
+        found.append({**row("acu_difference", lead, first, low=lead - 0.05, high=lead + 0.05), "detail": second})
+        found.append({**row("acu_difference", -lead, second, low=-lead - 0.05, high=-lead + 0.05), "detail": first})
+    return found + [
+        {**row("acu_cross_fitted", 0.37, name, low=0.28, high=0.46), "detail": None} for name in cross_fitted
+    ]
+
+
+PAIRS = {("loo-signed", "beam"): 0.01, ("loo-signed", "grad-l2"): 0.2, ("beam", "grad-l2"): 0.19}
+
+
+def test_the_verdict_names_the_set_that_may_be_best_and_what_the_winner_does_elsewhere():
+    rows = rows_of(BEST | WORSE) + lettered({"loo-signed": "a", "beam": "a", "grad-l2": "b"}, PAIRS, ["loo-signed"])
+    said = " ".join(sentences.verdict(rows))
+    assert "Measures that may be the best: loo-signed and beam; the other one is surely not (with 95 %" in said
+    assert "on texts that did not, ACU is 0.37 (0.28–0.46), beside the 0.40 above." in said
+    # ACU is a mean over the ratios, and a point a hundredth
+    assert "on average over all tenths of the text, masking them costs about 40 points of performance more" in said
+    assert sentences.alike(rows) == ["beam"]
+    table = ranked_table(rows)
+    assert table.columns[1] == "alike"
+    assert [cells[:2] for cells in table.rows] == [["loo-signed", "a"], ["beam", "a"], ["grad-l2", "b"]]
+    assert table.title.endswith("measures that share a letter cannot be told apart")
+
+
+def test_letters_decide_what_is_alike_and_a_sole_best_is_said_to_be_one():
+    rows = rows_of(BEST | WORSE) + lettered({"loo-signed": "a", "beam": "b", "grad-l2": "c"}, PAIRS)
+    assert sentences.alike(rows) == []  # although the interval of the difference to beam holds 0
+    said = " ".join(sentences.verdict(rows))
+    assert "It is the only one of 3 measures that may be the best (with 95 % confidence)." in said
+    assert "did not choose" not in said
+    overlapping = rows_of(BEST | WORSE) + lettered({"loo-signed": "a", "beam": "ab", "grad-l2": "b"}, PAIRS)
+    assert sentences.alike(overlapping) == ["beam"]
+
+
+def test_measures_that_were_rejected_are_not_among_those_that_may_be_best():
+    rows = [r for r in rows_of(BEST | WORSE) if (r["kind"], r["measure"]) != ("walk_p_value", "loo-signed")]
+    rows += [row("walk_p_value", 0.001, "loo-signed")]
+    rows += lettered({"loo-signed": "a", "beam": "b", "grad-l2": "c"}, PAIRS)
+    said = " ".join(sentences.verdict(rows))
+    assert "Use beam" in said
+    assert "It is the only one of 2 measures that may be the best, of those that were not rejected" in said
+
+
+def test_an_older_run_has_no_letters_and_no_sentence_about_them():
+    table = ranked_table(rows_of(BEST | WORSE))
+    assert "alike" not in table.columns
+    assert "letter" not in table.title
+    assert not any("may be the best" in line for line in sentences.verdict(rows_of(BEST | WORSE)))
 
 
 def test_a_model_that_does_not_understand_masks_gets_no_recommendation():
@@ -482,7 +536,7 @@ def test_the_best_of_many_measures_that_are_all_random_is_rarely_recommended_nor
     random = np.random.default_rng(0)
     recommended, better, reports, texts, count = 0, 0, 60, 200, 9
     half = stats.norm.ppf(0.975) / np.sqrt(texts)
-    pairs = stats.norm.ppf(1 - (1 - confidence_of_pairs(count)) / 2) * np.sqrt(2 / texts)
+    pairs = stats.norm.ppf(1 - 0.025 / 36) * np.sqrt(2 / texts)  # 36 pairs of nine
     for _ in range(reports):
         areas = random.normal(size=count) / np.sqrt(texts)
         best = areas.max()

@@ -19,7 +19,7 @@ from faithmeter.progress import Silent
 from faithmeter.reports import sentences
 from faithmeter.reports.sentences import trusted
 from faithmeter.runs import settings
-from faithmeter.runs.results import VALIDATION_TEXTS, Result, find, most_faithful
+from faithmeter.runs.results import VALIDATION_TEXTS, Result, find, most_faithful, rejected
 from faithmeter.runs.run import chosen_device
 from faithmeter.runs.timing import duration, estimated_seconds
 from faithmeter.studies import check as checking
@@ -243,7 +243,12 @@ def test_one_more_measure_stands_beside_those_that_were_measured_before(run):
     options = {"rows": 20, "without_check": True}
     measure(run.path, MeasureOptions(measures=("loo-signed",), random_runs=3, **options))
     before = {row["measure"]: row for row in run.results if row["kind"] == "acu"}
+    alone = [row for row in run.results if row["measure"] == "loo-signed"]
     measure(run.path, MeasureOptions(measures=("grad-l2",), random_runs=2, **options))
+    compared = ("acu_behind_best", "acu_difference", "best_set", "acu_cross_fitted")
+    assert [row for row in alone if row["kind"] not in compared] == [
+        row for row in run.results if row["measure"] == "loo-signed" and row["kind"] not in compared
+    ]
     after = {row["measure"]: row for row in run.results if row["kind"] == "acu"}
     assert list(after) == ["loo-signed", "grad-l2"]
     assert after["loo-signed"] == before["loo-signed"]  # its baseline of three random runs stays, too
@@ -486,6 +491,9 @@ def test_long_work_is_foretold(run, monkeypatch):
     options = MeasureOptions(measures=("beam", "loo-abs"), rows=4, beam_rows=2, random_runs=1, without_check=True)
     measure(run.path, options, reporter=reporter)
     assert any(line.startswith("beam on 2 texts will take about") for line in said)
+    # the two are compared on the same two texts, and the winner of four is not chosen by the two
+    assert find(run.results, "acu_difference", "beam", detail="loo-abs")["n"] == 2
+    assert {row["measure"]: row["n"] for row in run.results if row["kind"] == "best_set"} == {"beam": 2, "loo-abs": 4}
 
 
 def test_the_estimate_counts_what_beam_and_leave_one_out_evaluate(run):
@@ -515,7 +523,9 @@ def test_runs_are_pooled_into_means_with_intervals_over_them(measured, tmp_path)
     for name in CHEAP:
         acu = pooled["acu", name]
         assert acu["value"] == pytest.approx(original[name] + 0.2)
-        assert original[name] <= acu["low"] < acu["value"] < acu["high"] <= original[name] + 0.5
+        # Student's: ± 4.303 · 0.2646 / √3, which no ACU of accuracy exceeds beyond −1 and 1
+        ends = original[name] + 0.2 - 0.6572, min(1, original[name] + 0.2 + 0.6572)
+        assert (acu["low"], acu["high"]) == pytest.approx(ends, abs=1e-4)
         assert (acu["over"], acu["n"]) == ("seeds", 3)
         behind = pooled["acu_behind_best", name]
         assert behind["value"] == pytest.approx(max(original.values()) - original[name])
@@ -618,6 +628,31 @@ def test_every_measure_lies_some_way_behind_the_most_faithful_one(measured):
     for name in CHEAP:
         assert behind[name]["value"] == pytest.approx(acu[best] - acu[name])
         assert behind[name]["low"] <= behind[name]["value"] <= behind[name]["high"]
+
+
+def test_pairs_are_compared_on_the_same_texts_and_the_best_set_holds_the_winner(measured):
+    rows = measured.results
+    acu = {row["measure"]: row["value"] for row in rows if row["kind"] == "acu"}
+    best = most_faithful(rows)
+    for first in CHEAP:
+        for second in set(CHEAP) - {first}:
+            pair = find(rows, "acu_difference", first, detail=second)
+            assert pair["value"] == pytest.approx(acu[first] - acu[second])
+            assert pair["n"] == 40
+            back = find(rows, "acu_difference", second, detail=first)
+            assert (pair["low"], pair["high"]) == pytest.approx((-back["high"], -back["low"]))
+            if first == best:
+                behind = find(rows, "acu_behind_best", second)
+                assert (behind["value"], behind["low"], behind["high"]) == (pair["value"], pair["low"], pair["high"])
+    may_be = {row["measure"]: row["value"] for row in rows if row["kind"] == "best_set"}
+    assert set(may_be) == set(CHEAP)
+    assert may_be[best] == 1
+    (winner,) = [row for row in rows if row["kind"] == "acu_cross_fitted"]
+    rivals = [name for name in CHEAP if not rejected(rows, name)] or CHEAP
+    if winner["detail"] is None:  # all parts chose the same measure, of which accuracy's area is a mean over texts
+        assert winner["value"] == pytest.approx(acu[winner["measure"]])
+    assert winner["value"] <= max(acu[name] for name in rivals) + 1e-12
+    assert winner["low"] < winner["value"] < winner["high"]
 
 
 def test_a_measured_walk_has_a_p_value(measured):

@@ -41,6 +41,9 @@ def explain(
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens per chunk.  [default: as measured, or 16]")
     ] = None,
+    orders: Annotated[
+        int, typer.Option(help="Random orders to test each explanation against: 19 or more, or 0 for no test.")
+    ] = 99,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")] = False,
 ) -> None:
     """Explain texts: which words decided the prediction?
@@ -53,7 +56,7 @@ def explain(
 
     texts, contexts = _texts(run, text, context, file)
     reporter = terminal(errors if as_json else console)  # standard output has JSON only
-    options = ExplainOptions(target=target, by=by, chunk=chunk)
+    options = ExplainOptions(target=target, by=by, chunk=chunk, orders=orders)
     for explanation in study.explain(run, texts, contexts, options, measure=measure, budget=budget, reporter=reporter):
         if as_json:
             print(json.dumps(explanation.as_row(), ensure_ascii=False))

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from faithmeter.progress import Terminal
-from faithmeter.runs.results import Rows, find, number, rows_of
+from faithmeter.runs.results import Rows, find, letters, number, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,8 +82,9 @@ def print_faithfulness(rows: "Rows") -> None:
     """Print the measures of one run, or of several pooled, the most faithful first."""
     pooled = any(row["over"] == "seeds" for row in rows)
     table = Table(box=None)
-    for column in ("measure", "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p", "runs" if pooled else "texts"):
-        table.add_column(column, justify="left" if column == "measure" else "right", no_wrap=True)
+    alike = ["alike"] if rows_of(rows, "best_set") else []
+    for column in ("measure", *alike, "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p", "runs" if pooled else "texts"):
+        table.add_column(column, justify="left" if column in ("measure", "alike") else "right", no_wrap=True)
     found = sorted(rows_of(rows, "acu"), key=lambda row: -row["value"])
     for acu in found:
         name = acu["measure"]
@@ -91,6 +92,7 @@ def print_faithfulness(rows: "Rows") -> None:
         p_value = find(rows, "walk_p_value", name)["value"]
         table.add_row(
             name,
+            *([letters(rows, name)] if alike else []),
             number(acu),
             number(find(rows, "racu", name)),
             f"{find(rows, 'seconds_per_text', name)['value']:.3f}",
@@ -106,6 +108,7 @@ def print_faithfulness(rows: "Rows") -> None:
         else f"; one draw varies by {spread:.3f} in ACU (standard deviation)"
     )
     console.print(
+        f"{'Measures that share a letter cannot be told apart. ' if alike else ''}"
         "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
         f"fall. Intervals over {'trainings' if pooled else 'texts'}. s/text: seconds to explain one text along the "
         "whole curve. OOD: largest share of out-of-distribution texts at any step; p: p-value of all steps together. "
@@ -148,6 +151,8 @@ def print_explanation(explanation: "Explanation", tokens: bool) -> None:
         soft_wrap=True,
         markup=False,
     )
+    if explanation.against_orders is not None:
+        console.print(explanation.against_orders, soft_wrap=True, markup=False)
     top = sorted(pieces, key=lambda piece: -abs(piece.importance))[:5]
     console.print("  ".join(f"{piece.text} {piece.importance:+.3f}" for piece in top), soft_wrap=True, markup=False)
 

@@ -12,14 +12,17 @@ from faithmeter.data.batch import TEXT, Batch, Texts, listed
 from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, require_units, with_units
 from faithmeter.errors import InputError, nearest
 from faithmeter.explaining.heat_map import heat_map, visible
-from faithmeter.importance.measure import Explain, ImportanceMeasure
+from faithmeter.importance.measure import Explain, ImportanceMeasure, units_in
 from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.in_distribution.p_values import simes
-from faithmeter.measuring.curves import Floats, area_between_curves, masking_walk
+from faithmeter.masking import STEPS, Purpose, random_stream
+from faithmeter.measuring.curves import Floats, area_between_curves, mask_most_important, masking_walk
 from faithmeter.models.classifier import Classifier
+from faithmeter.statistics.one_text import FEWEST_ORDERS, adjusted_p_values, randomisation_p_value
 
-RANDOM_RUNS = 5
+RANDOM_RUNS, ORDERS = 5, 99
+SAME_AREA = 1e-5  # areas of the same masks differ by less, because another batch rounds otherwise: a tie is no win
 PREDICTED = "predicted"  # the target that stands for the predicted class
 
 
@@ -29,8 +32,9 @@ class ExplainOptions:
 
     `target` is `predicted` or the name of the class whose logit is explained. `by` is what is masked and explained as a
     whole: a token, word, sentence, or chunk of at most `chunk` tokens; by default what a run was measured by, or
-    tokens. `random_runs` random draws make the curve that an explanation is compared with. All randomness comes from
-    `seed` and the text's number.
+    tokens. `random_runs` random draws make the curve that an explanation is compared with. `orders` more random orders
+    test it: 0 for none, or at least 19, so that a p-value can be small. Each costs up to 9 passes of the text, which is
+    expensive for long texts. All randomness comes from `seed` and the text's number.
     """
 
     target: str = PREDICTED
@@ -38,11 +42,17 @@ class ExplainOptions:
     by: str | None = None
     chunk: int | None = None
     random_runs: int = RANDOM_RUNS
+    orders: int = ORDERS
 
     def __post_init__(self) -> None:
         require_units(*self.units)
         if self.random_runs < 1:
             raise InputError("At least one random draw is needed as the baseline.")
+        if self.orders != 0 and self.orders < FEWEST_ORDERS:
+            raise InputError(
+                f"{self.orders} random orders are too few: the smallest p-value would be 1 / {self.orders + 1}. "
+                f"Take {FEWEST_ORDERS} or more, or 0 for no test."
+            )
 
     @property
     def units(self) -> tuple[str, int]:
@@ -86,6 +96,11 @@ class Explanation:
     was masked and explained as a whole; where that is not a token, `units` are its pieces. `unread` counts the
     truncated tokens of the text and its context; `cut` says so in a sentence. `doubt` says why explanations by this
     measure should not be trusted, if the run's verdict says so.
+
+    `orders` random orders of the same text test the explanation: it has a larger area than `beaten` of them, and
+    `order_p_value` is the share of those that do as well, itself included (`order_p_adjusted`: Benjamini and Hochberg's
+    over the texts explained together). `random_low` and `random_high` are the 2.5 % and 97.5 % quantiles of their
+    curves at each step. All of it is about this text and this model.
     """
 
     text: str
@@ -107,6 +122,22 @@ class Explanation:
     unread: int = 0
     cut: str | None = None
     doubt: str | None = None
+    orders: int = 0
+    beaten: int | None = None
+    order_p_value: float | None = None
+    order_p_adjusted: float | None = None
+    random_low: tuple[float, ...] = ()
+    random_high: tuple[float, ...] = ()
+
+    @property
+    def against_orders(self) -> str | None:
+        """How the explanation does against random orders, in a sentence; None where that was not tested."""
+        if self.order_p_value is None:
+            return None
+        many = (
+            "" if self.order_p_adjusted is None else f", {self.order_p_adjusted:.2f} adjusted for the number of texts"
+        )
+        return f"Better than {self.beaten} of {self.orders} random orders (p = {self.order_p_value:.2f}{many})."
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
@@ -139,7 +170,9 @@ class Explanation:
         return heat_map(self.text[:end], [(piece.start, piece.end, piece.importance) for piece in pieces])
 
     def _says(self) -> str:
-        return f"{self.predicted}, p({self.target}) = {self.probability:.3f}, by {self.measure}, ACU {self.acu:.3f}"
+        tested = "" if self.beaten is None else f", better than {self.beaten} of {self.orders} random orders"
+        said = f"{self.predicted}, p({self.target}) = {self.probability:.3f}, by {self.measure}, ACU {self.acu:.3f}"
+        return said + tested
 
 
 def explain_texts(
@@ -159,11 +192,24 @@ def explain_texts(
     chosen, options = [as_measure(measure)], options or ExplainOptions()
     texts, contexts = listed(texts, contexts)
     pairs = zip(texts, [None] * len(texts) if contexts is None else contexts, strict=True)
-    return [
-        one
+    explanations = [
+        explanation
         for row, (text, context) in enumerate(pairs)
-        for one in explain_text(classifier, text, context, options, measures=chosen, masf=masf, row=row)
+        for explanation in explain_text(classifier, text, context, options, measures=chosen, masf=masf, row=row)
     ]
+    return adjusted(explanations)
+
+
+def adjusted(explanations: Sequence[Explanation]) -> list[Explanation]:
+    """Return explanations of several texts with p-values adjusted for their number (Benjamini and Hochberg, 1995).
+
+    A single one, or those that were not tested, as they are.
+    """
+    p_values = [explanation.order_p_value for explanation in explanations]
+    if len(explanations) < 2 or None in p_values:
+        return list(explanations)
+    together = adjusted_p_values(np.array(p_values, dtype=np.float64)).tolist()
+    return [replace(each, order_p_adjusted=p) for each, p in zip(explanations, together, strict=True)]
 
 
 def explain_text(
@@ -190,10 +236,14 @@ def explain_text(
     explained = predicted if options.target == PREDICTED else classifier.labels.index(options.target)
     targets, seed = torch.tensor([explained]), options.seed
     baseline = _random_curve(classifier, batch, targets, seed, options.random_runs)
+    orders = _random_order_curves(classifier, batch, targets, seed, options.orders)
     unread = classifier.unread(text, context) if encoded.truncated else 0
     return [
         replace(
-            _explain(classifier, batch, text, context, measure, predicted, targets, baseline, masf, seed),
+            _against(
+                orders,
+                _explain(classifier, batch, text, context, measure, predicted, targets, baseline, masf, seed),
+            ),
             by=f"{by} of {chunk}" if by == CHUNKED else by,
             unread=unread,
             cut=_cut_in_words(classifier, unread, int(encoded.lengths[0]), context is not None) if unread else None,
@@ -226,6 +276,48 @@ def _random_curve(classifier: Classifier, batch: Batch, targets: Tensor, seed: i
     logits = classifier.logits_of_masks(batch, torch.zeros(len(walks), dtype=torch.long, device=masked.device), masked)
     answers = logits.double().softmax(dim=-1)[:, int(targets)]
     return answers.view(runs, -1).mean(dim=0).cpu().numpy()
+
+
+def _random_order_curves(classifier: Classifier, batch: Batch, targets: Tensor, seed: int, orders: int) -> Floats:
+    """Return (orders, steps + 1) probabilities of the target as one text is masked in random orders.
+
+    They are of other draws than the baseline and than any measure, from the seed and the text's row. Maskings that
+    several orders share, such as all of it, are predicted once.
+    """
+    if orders == 0:
+        return np.zeros((0, STEPS + 1))
+    batch = batch.to(classifier.device)
+    random = random_stream(seed, Purpose.RANDOM_ORDERS, int(batch.rows[0]))
+    (units,) = units_in(batch, batch.maskable)
+    drawn = np.stack([units.spread(random.random(units.count)) for _ in range(orders)])
+    importance = torch.from_numpy(drawn).to(classifier.device)
+    walks, every = [batch.masked.expand(orders, -1)], Batch.stacked([batch] * orders)
+    for step in range(1, STEPS):
+        every = every.with_masked(mask_most_important(every, importance, step))
+        walks.append(every.masked)
+    walks.append(every.masked | every.maskable)
+    masked, place = torch.stack(walks, dim=1).flatten(0, 1).unique(dim=0, return_inverse=True)
+    logits = classifier.logits_of_masks(batch, torch.zeros(len(masked), dtype=torch.long, device=masked.device), masked)
+    answers = logits.double().softmax(dim=-1)[place, int(targets)]
+    return answers.view(orders, STEPS + 1).cpu().numpy()
+
+
+def _against(orders: Floats, explanation: Explanation) -> Explanation:
+    """Return an explanation with its test against the curves of random orders; as it is where there are none."""
+    if len(orders) == 0:
+        return explanation
+    baseline = np.broadcast_to(np.array(explanation.random_curve), orders.shape)
+    areas, _ = area_between_curves(orders, baseline)
+    p_value = randomisation_p_value(explanation.acu - SAME_AREA, areas)
+    low, high = np.quantile(orders, (0.025, 0.975), axis=0)
+    return replace(
+        explanation,
+        orders=len(orders),
+        beaten=len(orders) + 1 - round(p_value * (len(orders) + 1)),
+        order_p_value=p_value,
+        random_low=tuple(low.tolist()),
+        random_high=tuple(high.tolist()),
+    )
 
 
 def _explain(

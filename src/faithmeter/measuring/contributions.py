@@ -27,19 +27,6 @@ def areas_of(metric: str, gold: Ints, curves: Sequence[Curve], random: Sequence[
     return areas
 
 
-def area_and_scale(metric: str, gold: Ints, curve: Curve, random: Sequence[Curve]) -> Callable[[Weights], Floats]:
-    """Return a function of weights: (rows, 2), ACU and what RACU divides it by, Eq. (3) of Madsen et al. (2024)."""
-    reached, *at_random = (weighted_performance(metric, gold, each.predicted) for each in (curve, *random))
-
-    def both(weights: Weights) -> Floats:
-        mean = np.mean([each(weights) for each in at_random], axis=0)
-        acu, _ = area_between_curves(reached(weights), mean)
-        scale, _ = area_between_curves(np.broadcast_to(mean[:, -1:], mean.shape), mean)
-        return np.stack([acu, scale], axis=1)
-
-    return both
-
-
 def paired_differences(metric: str, gold: Ints, curves: Sequence[Curve], rows: Sequence[Ints]) -> Floats:
     """Return (texts, measures, measures): what each text adds to the difference of two measures' ACU.
 

@@ -4,7 +4,7 @@ Madsen et al. (2024), Sec. 3.4 and App. F.3. The faster performance falls below 
 faithful the explanation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,11 @@ from faithmeter.masking import STEPS
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Ints, weighted_performance
 from faithmeter.statistics import Weights, bca_interval, percentile_band
+from faithmeter.statistics.intervals import Interval, jackknife_interval, pseudo_values, ratio_interval
 
 TARGETS = ("gold", "predicted")  # the class whose logit is explained: the true one, or the model's answer
+NO_SCALE = 1e-12  # RACU has none where random masking costs less than this, which is rounding
 Floats = NDArray[np.float64]
-Interval = tuple[float, float] | None
 
 
 def mask_most_important(batch: Batch, importance: Tensor, step: int, steps: int = STEPS) -> Tensor:
@@ -97,7 +98,7 @@ def area_between_curves(performance: Floats, random: Floats) -> tuple[Floats, Fl
     step = 1 / (random.shape[-1] - 1)
     acu = np.trapezoid(random - performance, dx=step, axis=-1)
     scale = np.trapezoid(random - random[..., -1:], dx=step, axis=-1)
-    return acu, np.divide(acu, scale, out=np.full_like(acu, np.nan), where=scale > 1e-12)
+    return acu, np.divide(acu, scale, out=np.full_like(acu, np.nan), where=scale > NO_SCALE)
 
 
 @dataclass(frozen=True)
@@ -120,23 +121,36 @@ class Faithfulness:
     n: int
 
 
-def faithfulness_over_observations(metric: str, gold: Ints, curve: Curve, random: list[Curve]) -> Faithfulness:
-    """Return ACU and RACU on one model, with BCa intervals over its observations.
+def area_and_scale(metric: str, gold: Ints, curve: Curve, random: Sequence[Curve]) -> Callable[[Weights], Floats]:
+    """Return a function of weights: (rows, 2), ACU and what RACU divides it by, Eq. (3) of Madsen et al. (2024).
 
-    The baseline is the mean of the random curves; an observation is drawn with all its curves, random ones included.
+    The baseline is the mean of the random curves; an observation is weighted with all its curves, random ones included.
     """
-    reached, *at_random = (weighted_performance(metric, gold, one.predicted) for one in (curve, *random))
+    reached, *at_random = (weighted_performance(metric, gold, each.predicted) for each in (curve, *random))
 
-    def areas(weights: Weights) -> tuple[Floats, Floats]:
-        return area_between_curves(reached(weights), np.mean([one(weights) for one in at_random], axis=0))
+    def both(weights: Weights) -> Floats:
+        mean = np.mean([each(weights) for each in at_random], axis=0)
+        acu, _ = area_between_curves(reached(weights), mean)
+        scale, _ = area_between_curves(np.broadcast_to(mean[:, -1:], mean.shape), mean)
+        return np.stack([acu, scale], axis=1)
 
-    ones = np.ones((1, len(gold)))
-    acu, racu = (float(value[0]) for value in areas(ones))
+    return both
+
+
+def faithfulness_over_observations(metric: str, gold: Ints, curve: Curve, random: list[Curve]) -> Faithfulness:
+    """Return ACU and RACU on one model: Student's interval of ACU by the jackknife, Fieller's of RACU (Fieller, 1954).
+
+    Both are over observations. The draws of random masking differ from one observation to the next, so their noise is
+    part of how observations vary and of the intervals. RACU has no interval where its denominator may be 0.
+    """
+    statistic = area_and_scale(metric, gold, curve, random)
+    acu, scale = statistic(np.ones((1, len(gold))))[0].tolist()
+    values = pseudo_values(statistic, len(gold)) if len(gold) > 1 else np.zeros((0, 2))
     return Faithfulness(
         acu=acu,
-        acu_interval=bca_interval(lambda weights: areas(weights)[0], len(gold)),
-        racu=racu,
-        racu_interval=bca_interval(lambda weights: areas(weights)[1], len(gold)),
+        acu_interval=jackknife_interval(values[:, 0], acu),
+        racu=acu / scale if scale > NO_SCALE else float("nan"),
+        racu_interval=ratio_interval((acu, scale), values[:, 0], values[:, 1]) if scale > NO_SCALE else None,
         over="observations",
         n=len(gold),
     )

@@ -165,6 +165,7 @@ def _ranking(subject: Subject, prefix: str, best: str | None) -> Section:
             *subject.about,
             f"Intervals are 95 %, over {'trainings' if over == 'seeds' else 'texts'}. Out-of-distribution is the "
             "largest share of such texts at any step; the p-value covers all steps.",
+            *_told_apart(rows, best),
         ],
         [ranked_table(rows, prefix)],
         [
@@ -176,6 +177,18 @@ def _ranking(subject: Subject, prefix: str, best: str | None) -> Section:
             )
         ],
     )
+
+
+def _told_apart(rows: Rows, best: str | None) -> list[str]:
+    """Return what the letters of the table are, and on what measures are compared; nothing where it has none."""
+    if best is None or not rows_of(rows, "best_set"):
+        return []
+    few = min((row["n"] for row in rows_of(rows, "acu_difference")), default=0)
+    fewer = few < max(row["n"] for row in rows_of(rows, "best_set"))
+    common = f" A pair is compared on the texts of both, {few} at least." if fewer else ""
+    return [
+        f"Measures that share a letter cannot be told apart; the error of all pairs together is at most 5 %.{common}"
+    ]
 
 
 def _falling(subject: Subject, prefix: str) -> Section:

@@ -2,12 +2,13 @@
 
 from faithmeter.reports import sentences
 from faithmeter.reports.formats import Table
-from faithmeter.runs.results import Rows, find, measures, number, rows_of
+from faithmeter.runs.results import Rows, find, letters, measures, number, rows_of
 
 
 def ranked_table(rows: Rows, prefix: str = "") -> Table:
     """Return the table of measures, the most faithful first, with all numbers to compare them by."""
     cells, judged = [], sentences.recommended(rows) is not None
+    lettered = judged and bool(rows_of(rows, "best_set"))
     order = measures(rows)
     for name in order if judged else sorted(order, key=lambda name: -find(rows, "acu", name)["value"]):
         shares = [row["value"] for row in rows_of(rows, "share_out_of_distribution", name)]
@@ -15,6 +16,7 @@ def ranked_table(rows: Rows, prefix: str = "") -> Table:
         cells.append(
             [
                 name,
+                *([letters(rows, name)] if lettered else []),
                 number(acu, 3),
                 number(find(rows, "racu", name)),
                 *([number(find(rows, "acu_behind_best", name), 3)] if judged else []),
@@ -27,6 +29,8 @@ def ranked_table(rows: Rows, prefix: str = "") -> Table:
     each = "trainings" if any(row["over"] == "seeds" for row in rows) else "texts"
     price = "seconds per text, whole curve"
     behind = ("behind the best",) if judged else ()
-    columns = ("measure", "ACU", "RACU", *behind, price, "out-of-distribution", "p-value", each)
+    alike = ("alike",) if lettered else ()
+    columns = ("measure", *alike, "ACU", "RACU", *behind, price, "out-of-distribution", "p-value", each)
     said = "the one to use, then the others by ACU" if judged else "by ACU; none of them was shown to be faithful here"
+    said += "; measures that share a letter cannot be told apart" if lettered else ""
     return Table(f"{prefix}faithfulness", f"Importance measures: {said}", columns, cells)

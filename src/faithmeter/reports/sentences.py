@@ -22,13 +22,16 @@ from faithmeter.runs.results import (
     Rows,
     accepted,
     find,
+    letters,
     most_faithful,
     number,
     rejected,
     rows_of,
+    surely_ahead,
+    unbeaten,
 )
 
-FEW_TEXTS, FEW_TRAININGS = 50, 10
+FEW_TEXTS, FEW_TRAININGS, DECIDING_TRAININGS = 50, 10, 5
 TERMS = (
     ("token", "A word or a piece of one, as the model reads it."),
     ("score", "The logit: the number that the model gives a class, from which its probability follows."),
@@ -60,8 +63,26 @@ TERMS = (
     ),
     (
         "interval",
-        "A 95 % confidence interval, by the BCa bootstrap with 9,999 resamples; each table says whether texts or "
-        "trainings with other seeds are resampled.",
+        "A 95 % confidence interval; each table says whether over texts or over trainings with other seeds. Over texts "
+        "it is Student's, by the jackknife, and for RACU Fieller's, which does not exist where the denominator of RACU "
+        "may be 0. Over trainings it is the BCa bootstrap's with 9,999 resamples, and of fewer than five, but "
+        "for ROAR, Student's. The intervals of differences between measures are wider: "
+        "they hold for all pairs together.",
+    ),
+    (
+        "alike",
+        "Measures that share a letter cannot be told apart on the texts, or trainings, of both. The test covers all "
+        "pairs together, with an error of 5 % in all; it is a little sharper than the intervals of "
+        "the differences, so two measures may be told apart although that interval touches 0.",
+    ),
+    (
+        "may be the best",
+        "No other measure is surely more faithful. The one that truly is best is among these with 95 % confidence.",
+    ),
+    (
+        "texts that did not choose it",
+        "The best of several looks too good on the texts that it was chosen by. So it is also chosen on nine tenths of "
+        "the texts and estimated on the last tenth, each tenth in turn.",
     ),
     (
         "out-of-distribution",
@@ -110,10 +131,15 @@ def ahead_for_sure(difference: Row) -> bool:
 
 
 def alike(rows: Rows) -> list[str]:
-    """Return the measures, not rejected, that cannot be told apart from the best of them: the difference may be 0."""
+    """Return the measures, not rejected, that cannot be told apart from the best of them: they share a letter."""
     best = best_accepted(rows)
+    if best is None:
+        return []
     others = [name for name in accepted(rows) if name != best]
-    return [name for name in others if best is not None and not ahead_for_sure(behind(rows, best, name))]
+    if letters(rows, best):
+        apart = surely_ahead(rows)
+        return [name for name in others if (best, name) not in apart]
+    return [name for name in others if not ahead_for_sure(behind(rows, best, name))]  # a run of an earlier version
 
 
 def equals(rows: Rows) -> list[str]:
@@ -132,11 +158,11 @@ def checked(rows: Rows) -> str | None:
 def surely_positive(row: Row, tried: int) -> bool:
     """Return whether the best of `tried` numbers is significantly above 0; the largest often is by chance.
 
-    Its interval is widened by Bonferroni for `tried` numbers, as that of a normal variable would be.
+    Its interval is widened by Bonferroni for `tried` numbers, as Student's would be.
     """
     if row["low"] is None:
         return False
-    wider = stats.norm.ppf(1 - 0.025 / tried) / stats.norm.ppf(0.975)
+    wider = stats.t.ppf(1 - 0.025 / tried, row["n"] - 1) / stats.t.ppf(0.975, row["n"] - 1)
     return bool(row["value"] - wider * (row["value"] - row["low"]) > 0)
 
 
@@ -227,12 +253,49 @@ def verdict(rows: Rows) -> list[str]:
     sentences = [*_rejected_first(rows, best), f"Use {best} to explain this model."]
     sentences.append(
         f"Masking what it calls important lowers performance more than random masking: ACU {number(acu)}, RACU "
-        f"{number(find(rows, 'racu', best))} (95 % intervals over {over})."
+        f"{number(find(rows, 'racu', best))} (95 % intervals over {over}).{_points(acu)}"
     )
+    sentences += _cross_fitted(rows, best) + _may_be_best(rows)
     sentences += _compared(rows, best) + _best_absolute(rows, best)
     if trusted(rows):
         sentences.append(f"Nothing speaks against comparing by masking here: {_fair(rows, best)}")
     return sentences
+
+
+def _points(acu: Row) -> str:
+    """Return an ACU in words: it is the mean difference over all masking ratios, and a point is a hundredth."""
+    metric = {"matthews": "Matthews' correlation"}.get(name := str(acu.get("metric") or "performance"), name)
+    return (
+        f" In words: on average over all tenths of the text, masking them costs about {100 * acu['value']:.0f} points "
+        f"of {metric} more than masking as many random tokens."
+    )
+
+
+def _cross_fitted(rows: Rows, best: str) -> list[str]:
+    """Return the recommended measure's ACU on texts that did not choose it; empty where that is not known."""
+    row = next(iter(rows_of(rows, "acu_cross_fitted", best)), None)
+    if row is None:
+        return []
+    what, chosen = "trainings" if row["over"] == "seeds" else "texts", row.get("detail")
+    others = "" if chosen is None else f" Not all parts of them chose it: this is of {names(chosen.split(', '))}."
+    return [
+        f"The best of several looks too good on the {what} that chose it: on {what} that did not, ACU is "
+        f"{number(row)}, beside the {find(rows, 'acu', best)['value']:.2f} above.{others}"
+    ]
+
+
+def _may_be_best(rows: Rows) -> list[str]:
+    """Return which of the measures that were not rejected may be the best; empty where that is not known."""
+    rivals = accepted(rows)
+    if len(rivals) < 2 or not rows_of(rows, "best_set"):
+        return []
+    first = unbeaten(rows, rivals)
+    rest = len(rivals) - len(first)
+    which = "" if len(rivals) == len(rows_of(rows, "acu")) else ", of those that were not rejected"
+    if len(first) == 1:
+        return [f"It is the only one of {len(rivals)} measures that may be the best{which} (with 95 % confidence)."]
+    others = f"; the other {rest} are surely not" if rest > 1 else "; the other one is surely not" if rest else ""
+    return [f"Measures that may be the best{which}: {names(first)}{others} (with 95 % confidence)."]
 
 
 def _rejected_first(rows: Rows, best: str) -> list[str]:
@@ -338,7 +401,12 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
     acu = find(rows, "acu", best)
     if acu["over"] == "observations":
         found.append("The intervals are over texts of one trained model: another training may rank differently.")
-    if acu["over"] == "seeds" and acu["n"] < FEW_TRAININGS:
+    if acu["over"] == "seeds" and acu["n"] < DECIDING_TRAININGS and len(rows_of(rows, "acu")) > 1:
+        found.append(
+            f"{acu['n']} trainings can hardly tell measures apart, however different they are: that takes "
+            f"{DECIDING_TRAININGS} or more."
+        )
+    elif acu["over"] == "seeds" and acu["n"] < FEW_TRAININGS:
         found.append(
             f"Bootstrap intervals over {acu['n']} trainings are narrower than 95 %; the verdict on what is more "
             "faithful uses Student's intervals, which are not."

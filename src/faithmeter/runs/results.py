@@ -4,6 +4,7 @@ A kind's row gives its title, bounds, which direction is better and how runs are
 an unknown kind is an error.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -270,17 +271,40 @@ def most_faithful(rows: Rows, among: Collection[str] | None = None) -> str | Non
     """Return the measure whose ACU is surely the largest; None where nothing was measured. `among` limits the choice.
 
     By the lower end of its interval, so that a measure does not win by having been measured on a few texts only; one
-    on so few that it has no interval wins only where no other is there.
+    on so few that it has no interval wins only where no other is there. Nor does one win that another is surely ahead
+    of, on the texts of both.
     """
     areas = [row for row in rows if row["kind"] == "acu" and (among is None or row["measure"] in among)]
     if not areas:
         return None
+    first = unbeaten(rows, [row["measure"] for row in areas])
+    areas = [row for row in areas if row["measure"] in first] or areas
 
     def surely(row: Row) -> tuple[bool, float]:
         known = row["low"] is not None and row["low"] < row["high"]
         return known, row["low"] if known else row["value"]
 
     return str(max(areas, key=surely)["measure"])
+
+
+def letters(rows: Rows, measure: str) -> str:
+    """Return the letters of a measure, which it shares with those that it cannot be told apart from; "" of old runs."""
+    return next((row.get("detail") or "" for row in rows_of(rows, "best_set", measure)), "")
+
+
+def surely_ahead(rows: Rows) -> set[tuple[str, str]]:
+    """Return the pairs of measures of which the first is surely more faithful; empty for runs of earlier versions."""
+    own = {row["measure"]: {*re.findall(r"\(\d+\)|.", row.get("detail") or "")} for row in rows_of(rows, "best_set")}
+    pairs = ((row["measure"], str(row.get("detail"))) for row in rows_of(rows, "acu_difference") if row["value"] > 0)
+    return {
+        (first, second) for first, second in pairs if first in own and second in own and not own[first] & own[second]
+    }
+
+
+def unbeaten(rows: Rows, among: Collection[str]) -> list[str]:
+    """Return the measures, of these, that may be best: none of the others is surely ahead of them."""
+    beaten = {second for first, second in surely_ahead(rows) if first in among}
+    return [measure for measure in among if measure not in beaten]
 
 
 def measures(rows: Rows) -> list[str]:

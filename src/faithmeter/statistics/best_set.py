@@ -67,7 +67,7 @@ def best_set(differences: Array, *, level: float = LEVEL, seed: int = 0) -> Best
         high=difference + half,
         counts=counts,
         may_be_best=~np.asarray(ahead.any(axis=0)),
-        letters=compact_letters(ahead, np.nanmean(difference, axis=1)),
+        letters=compact_letters(ahead, np.nansum(difference, axis=1) / np.maximum((counts > 0).sum(axis=1), 1)),
     )
 
 
@@ -116,6 +116,8 @@ def simultaneous_half_widths(differences: Array, *, level: float = LEVEL, seed: 
     that no pair is favoured (Beran, 1988). nan where resamples have no spread too often: too few texts differ.
     """
     first, second = np.triu_indices(differences.shape[1], 1)
+    if len(first) == 0:
+        return np.zeros(differences.shape[1:])
     pairs = differences[:, first, second]
     known = ~np.isnan(pairs)
     filled = np.where(known, pairs - np.nanmean(np.where(known.any(axis=0), pairs, 0.0), axis=0), 0.0)

@@ -18,6 +18,8 @@ from faithmeter.reports import sentences
 from faithmeter.runs.results import Rows, find, most_faithful, rows_of
 from faithmeter.runs.run import Run
 
+EXPENSIVE_TOKENS = 200_000  # from this many through the model on, the cost of a test is worth a word
+
 
 def explain(
     path: str | Path,
@@ -55,7 +57,7 @@ def explain(
     if budget is not None:
         by, chunk = options.units
         encoded = with_units(classifier.encode(texts, contexts), classifier, texts, contexts, by=by, chunk=chunk)
-        name, why = within_budget(run.results, encoded, budget, path, options.random_runs)
+        name, why = within_budget(run.results, encoded, budget, path, options.random_runs + options.orders)
         reporter.note(why)
         chosen = IMPORTANCE_MEASURES[name]
     doubt = sentences.doubt(run.results, chosen.name)
@@ -66,6 +68,12 @@ def explain(
         caution = zero_baseline_caution(classifier, some.batch(range(len(some))), [chosen])
         if caution is not None:
             reporter.warn(caution)
+    passes = options.orders * (STEPS - 1) + 2  # at most: nothing and everything masked are the same in all orders
+    if options.orders and passes * int(classifier.encode(texts, contexts).lengths.sum()) > EXPENSIVE_TOKENS:
+        reporter.note(
+            f"Each explanation is tested against {options.orders} random orders: up to {passes * len(texts):,} forward "
+            "passes. Fewer orders (--orders 19), or none (--orders 0), are faster."
+        )
     masf = run.in_distribution_test()
     found = explain_texts(classifier, texts, contexts, options, measure=chosen, masf=masf)
     return [replace(one, doubt=doubt) for one in found]

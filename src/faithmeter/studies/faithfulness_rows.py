@@ -1,7 +1,9 @@
 """From stored measurements to result rows: areas with intervals, curves, p-values, cost; of one run or of several."""
 
+import functools
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,28 +18,42 @@ from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.in_distribution.verdict import Verdict, dataset_verdict, smallest_of
 from faithmeter.masking import STEPS
+from faithmeter.measuring.contributions import areas_of, paired_differences
 from faithmeter.measuring.curves import (
     Curve,
     Faithfulness,
-    Interval,
     faithfulness_over_observations,
-    lead,
     observation_areas,
     performance_band,
     random_spread,
     walk_passes,
 )
 from faithmeter.runs.repetitions import require_repetitions
-from faithmeter.runs.results import AGREEMENT, Pooling, Result, Row, key_of, kind_of, most_faithful, within_bounds
+from faithmeter.runs.results import (
+    AGREEMENT,
+    Pooling,
+    Result,
+    Row,
+    Rows,
+    accepted,
+    key_of,
+    kind_of,
+    most_faithful,
+    within_bounds,
+)
 from faithmeter.runs.run import Run
 from faithmeter.runs.shards import read_shards
-from faithmeter.statistics import Array, mean_interval, student_interval
+from faithmeter.statistics import Array, Weights, mean_interval, student_interval
+from faithmeter.statistics.best_set import BestSet, best_set, best_set_over_runs, winners_estimate
+from faithmeter.statistics.intervals import Interval
 
 KINDS = (
-    "acu", "acu_behind_best", "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
-    "share_out_of_distribution", "sparsity", "token_passes", "walk_p_value", "walk_random_p_value",
+    "acu", "acu_behind_best", "acu_cross_fitted", "acu_difference", "best_set", "racu", "masked_performance",
+    "random_spread", "seconds_per_text", "share_atypical", "share_out_of_distribution", "sparsity", "token_passes",
+    "walk_p_value", "walk_random_p_value",
 )  # fmt: skip
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
+BOOTSTRAPPED_TRAININGS = 5  # as many as in the papers; of fewer the bootstrap is far too narrow, and Student's holds
 ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of
 
 
@@ -87,7 +103,7 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
     results.append(Result(kind="random_spread", value=spread, metric=run.config.metric, n=len(gold), measure="random"))
     first = read_measurement(run, at_random[0]) if masf is not None else {}
     results += _curve_results(run, "random", gold, curves, _typical(first, test, masf))
-    results += _leads(run, test, answers, [result.as_row() for result in results])
+    results += _comparisons(run, test, answers, random, [result.as_row() for result in results])
     run.store_results(KINDS, results)
     write_bytes(run.observations, observed.getvalue())
 
@@ -112,34 +128,74 @@ def _answers(table: Table, run: Run) -> Table:
     return {**{name: table[name] for name in ANSWERS}, "row": table["row"][:, :1].copy(), "predicted": predicted}
 
 
-def _leads(run: Run, test: Encoded, tables: dict[str, Table], found: list[Row]) -> Iterator[Result]:
-    """Yield how far each measure lies behind the most faithful one, on the texts that both were measured on."""
-    best = most_faithful(found)
-    assert best is not None
-    names = [row["measure"] for row in found if row["kind"] == "acu"]
-    for name in names:
-        rows = np.intersect1d(tables[best]["row"][:, 0], tables[name]["row"][:, 0])
-        ahead, other = (_curve(tables[one], rows) for one in (best, name))
-        value, interval = lead(run.config.metric, test.labels[rows], ahead, other, confidence_of_pairs(len(names)))
-        low, high = interval or (None, None)
-        yield Result(
-            kind="acu_behind_best",
-            value=value,
-            metric=run.config.metric,
-            n=len(rows),
-            measure=name,
-            low=low,
-            high=high,
-            over="observations",
+def _comparisons(run: Run, test: Encoded, tables: dict[str, Table], random: list[Table], rows: Rows) -> list[Result]:
+    """Return what can be said of the measures beside each other, each pair on the texts that both were measured on."""
+    metric, measured = run.config.metric, {name: table["row"][:, 0] for name, table in tables.items()}
+    texts = functools.reduce(np.union1d, measured.values())
+    curves = [_curve(table, measured[name]) for name, table in tables.items()]
+    places = [np.searchsorted(texts, own) for own in measured.values()]
+    told = best_set(paired_differences(metric, test.labels[texts], curves, places))
+    base = Result(kind="best_set", value=float("nan"), metric=metric, n=0, over="observations")
+
+    def cross_fitted(winner: str, rivals: Sequence[str]) -> Result | None:
+        # a measure of fewer texts than the winner's is no rival: it cannot be chosen on these texts
+        own = measured[winner]
+        rivals = [name for name in rivals if np.isin(own, measured[name]).all()]
+        at_random = [_curve(table, own) for table in random]
+        areas = areas_of(metric, test.labels[own], [_curve(tables[name], own) for name in rivals], at_random)
+        return _cross_fitted(areas, rivals, replace(base, n=len(own), measure=winner))
+
+    return _compared(told, list(tables), rows, base, cross_fitted)
+
+
+def _compared(
+    told: BestSet,
+    names: Sequence[str],
+    rows: Rows,
+    base: Result,
+    cross_fitted: Callable[[str, Sequence[str]], Result | None],
+) -> list[Result]:
+    """Return the rows of all pairs of measures, of those that may be best, of the winner, and of how far others lie.
+
+    `base` has what all of these rows share. A pair without two common texts has no row.
+    """
+
+    def lead(i: int, j: int) -> Result:
+        interval = None if np.isnan(told.low[i, j]) else (float(told.low[i, j]), float(told.high[i, j]))
+        low, high = within_bounds(interval, "acu_difference", base.metric) or (None, None)
+        n, value, pair = int(told.counts[i, j]), float(told.difference[i, j]), (names[i], names[j])
+        return replace(
+            base, kind="acu_difference", value=value, n=n, measure=pair[0], detail=pair[1], low=low, high=high
         )
 
+    pairs = [(i, j) for i in range(len(names)) for j in range(len(names)) if i != j and told.counts[i, j] > 1]
+    results = [lead(i, j) for i, j in pairs]
+    for i, name in enumerate(names):
+        may_be, n = float(told.may_be_best[i]), int(told.counts[i, i])
+        results.append(replace(base, value=may_be, metric="share", n=n, measure=name, detail=told.letters[i]))
+    known = [*rows, *(result.as_row() for result in results)]
+    best, trusted = most_faithful(known), accepted(rows) or names
+    winner = most_faithful(known, among=trusted)
+    assert best is not None
+    assert winner is not None
+    first = names.index(best)
+    behind = [replace(lead(first, j), kind="acu_behind_best", measure=names[j], detail=None) for j in range(len(names))]
+    chosen = cross_fitted(winner, trusted)
+    return [*results, *behind, *([] if chosen is None else [chosen])]
 
-def confidence_of_pairs(measures: int) -> float:
-    """Return how sure each difference must be for all of them to hold together in 95 % (Bonferroni).
 
-    The best measure is found by looking at all pairs, so all pairs count.
+def _cross_fitted(statistic: Callable[[Weights], Array], rivals: Sequence[str], base: Result) -> Result | None:
+    """Return the winner's ACU on texts, or runs, that did not choose it; None where there was nothing to choose.
+
+    Where parts of them chose other measures, `detail` names all that were chosen: the estimate is of their mean.
     """
-    return 1 - 0.05 / max(1, measures * (measures - 1) // 2)
+    if len(rivals) < 2 or base.n < 2:
+        return None
+    winner = winners_estimate(statistic, base.n)
+    low, high = within_bounds(winner.interval, "acu_cross_fitted", base.metric) or (None, None)
+    names = sorted({rivals[number] for number in winner.chosen})
+    detail = None if names == [base.measure] else ", ".join(names)
+    return replace(base, kind="acu_cross_fitted", value=winner.value, low=low, high=high, detail=detail)
 
 
 def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> list[Result]:
@@ -177,7 +233,7 @@ def _mean_known(table: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dty
 
 
 def _with_interval(kind: str, value: float, interval: Interval, found: Faithfulness, metric: str, name: str) -> Result:
-    low, high = interval or (None, None)
+    low, high = within_bounds(interval, kind, metric) or (None, None)
     return Result(kind=kind, value=value, metric=metric, n=found.n, measure=name, low=low, high=high, over=found.over)
 
 
@@ -238,7 +294,8 @@ def pool(runs: Sequence[Run]) -> list[Row]:
         low, high = within_bounds(interval, key[0], same[0]["metric"]) or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high, "over": "seeds"}
         pooled.append(cast(Row, {**row, "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)}))
-    return [row for row in pooled if kind_of(row["kind"]).pooling is not Pooling.ANEW] + _pooled_leads(pooled, keyed)
+    kept = [row for row in pooled if kind_of(row["kind"]).pooling is not Pooling.ANEW]
+    return kept + [result.as_row() for result in _pooled_comparisons(kept, keyed)]
 
 
 def _pooled(how: Pooling, values: Array) -> tuple[float, Interval]:
@@ -249,24 +306,25 @@ def _pooled(how: Pooling, values: Array) -> tuple[float, Interval]:
         return float(values.min()), None
     if how is Pooling.LARGEST:
         return float(values.max()), None
-    intervals = {Pooling.BOOTSTRAP: mean_interval, Pooling.STUDENT: student_interval}
+    bootstrap = mean_interval if len(values) >= BOOTSTRAPPED_TRAININGS else student_interval
+    intervals = {Pooling.BOOTSTRAP: bootstrap, Pooling.STUDENT: student_interval}
     return float(values.mean()), intervals[how](values) if how in intervals else None
 
 
-def _pooled_leads(pooled: list[Row], keyed: Sequence[Mapping[Any, Row]]) -> list[Row]:
-    """Return how far each measure lies behind the one that is most faithful over all runs: a difference a run."""
-    best = most_faithful(pooled)
-    rows = []
-    for row in [row for row in pooled if row["kind"] == "acu"]:
-        differences = [
-            one["acu", best, None, None]["value"] - one["acu", row["measure"], None, None]["value"] for one in keyed
-        ]
-        sure = confidence_of_pairs(sum(one["kind"] == "acu" for one in pooled))
-        interval = student_interval(np.array(differences), confidence=sure)
-        low, high = within_bounds(interval, "acu_behind_best", row["metric"]) or (None, None)
-        lead = {"kind": "acu_behind_best", "value": float(np.mean(differences)), "low": low, "high": high}
-        rows.append(cast(Row, {**row, **lead}))
-    return rows
+def _pooled_comparisons(pooled: Rows, keyed: Sequence[Mapping[Any, Row]]) -> list[Result]:
+    """Return what can be said of the measures beside each other, over several trainings; nothing of a single one."""
+    areas = [row for row in pooled if row["kind"] == "acu"]
+    if len(keyed) < 2 or not areas:
+        return []
+    values = np.array([[rows[key_of(row)]["value"] for row in areas] for rows in keyed], dtype=np.float64)
+    names = [str(row["measure"]) for row in areas]
+    base = Result(kind="best_set", value=float("nan"), metric=areas[0]["metric"], n=len(keyed), over="seeds")
+
+    def cross_fitted(winner: str, rivals: Sequence[str]) -> Result | None:
+        own = values[:, [names.index(name) for name in rivals]]
+        return _cross_fitted(lambda w: w @ own / w.sum(axis=1, keepdims=True), rivals, replace(base, measure=winner))
+
+    return _compared(best_set_over_runs(values), names, pooled, base, cross_fitted)
 
 
 def _curve(table: Table, rows: Ints) -> Curve:

@@ -30,6 +30,7 @@ from faithmeter.reports import sentences
 from faithmeter.reports.evidence import evidence
 from faithmeter.runs.results import measures
 from faithmeter.runs.run import Run
+from faithmeter.statistics.one_text import FEWEST_ORDERS
 from faithmeter.studies.explain import as_measured
 from faithmeter.web.job_queue import JobQueue
 
@@ -62,7 +63,7 @@ class Explorer:
             parameter.requires_grad_(False)  # shared by all threads, so none may switch it on and off
         self.masf, self.best, self.rows = run.in_distribution_test(), run.measure_to_use, run.results
         self.doubt, self.pairs = sentences.doubt(self.rows), self.config.data.resolved().context is not None
-        self.options = as_measured(run, ExplainOptions())
+        self.options = as_measured(run, ExplainOptions(orders=FEWEST_ORDERS))  # who asks is waiting
         self.job_queue = JobQueue()
 
     async def page(self, _: Request) -> Response:
@@ -216,8 +217,14 @@ def shown(explanation: Explanation) -> dict[str, Any]:
         "acu": explanation.acu,
         "racu": explanation.racu,
         "p_value": explanation.p_value,
+        "orders": explanation.against_orders,
         "left_out": len(explanation.text) > end,
-        "curve": small_curve(explanation.curve, explanation.random_curve, visible(explanation.measure)),
+        "curve": small_curve(
+            explanation.curve,
+            explanation.random_curve,
+            visible(explanation.measure),
+            (explanation.random_low, explanation.random_high),
+        ),
         "random": explanation.random_curve,
         "words": explanation.coloured(end=end),
         "tokens": explanation.coloured(tokens=True, end=end),

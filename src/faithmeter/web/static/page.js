@@ -120,7 +120,7 @@ function draw() {
     numbers.append(
       now,
       `, probability ${at.probability.toFixed(3)} (random masking ${one.random[step].toFixed(3)}).${p} ` +
-        `This explanation: ACU ${one.acu.toFixed(3)}, RACU ${racu}.` +
+        `This explanation: ACU ${one.acu.toFixed(3)}, RACU ${racu}. ${one.orders ?? ""}` +
         (one.left_out ? " The model reads no further than this; the rest of the text is left out." : ""),
     );
     const line = box.querySelector(".fm-at");
