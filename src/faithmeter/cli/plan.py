@@ -46,8 +46,8 @@ def plan(
     console.print(table)
     enough = [name for name, needed in planned.texts.items() if needed <= planned.test_texts]
     console.print(
-        f"texts: how many find the difference with {power:.0%} power at a family-wise level of 5 %, and how long "
-        f"that takes in one process. Plans of more than about 60 texts are guesses. All {planned.test_texts} test texts would separate: "
-        f"{', '.join(enough) or 'none'}.",
+        f"texts: how many find the difference with {power:.0%} power at a family-wise level of 5 %, and how long that "
+        "takes in one process. Plans of more than about 60 texts are guesses. "
+        f"All {planned.test_texts} test texts would separate: {', '.join(enough) or 'none'}.",
         soft_wrap=True,
     )
