@@ -241,7 +241,7 @@ def test_every_number_of_every_command_is_refused_where_it_is_not_finite(faithme
         for option, parameter in inspect.signature(command.callback).parameters.items()
         if "float" in str(parameter.annotation)
     ]
-    assert {"train", "roar", "audit", "attack", "scale", "compare", "select", "explain", "bench-suite"} == {
+    assert {"train", "roar", "audit", "attack", "scale", "compare", "select", "explain", "bench-suite", "plan"} == {
         name for name, _ in options
     }
     for (name, option), value in itertools.product(options, ("nan", "inf", "-inf")):

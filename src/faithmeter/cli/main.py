@@ -15,6 +15,7 @@ from faithmeter.cli.compare import compare
 from faithmeter.cli.explain import explain
 from faithmeter.cli.measure import measure
 from faithmeter.cli.options import Command, with_data_options, with_finite_numbers
+from faithmeter.cli.plan import plan
 from faithmeter.cli.printing import console, errors, quiet
 from faithmeter.cli.quickstart import quickstart
 from faithmeter.cli.report import report
@@ -113,7 +114,7 @@ def _options(
 
 # in the order of --help
 for _command in (
-    quickstart, with_data_options(train), with_data_options(check), with_data_options(measure), explain,
+    quickstart, with_data_options(train), with_data_options(check), plan, with_data_options(measure), explain,
     with_data_options(roar), audit, attack, with_data_options(scale), with_data_options(compare), select,
     with_data_options(transfer), bench_suite, report, serve, tasks,
 ):  # fmt: skip

@@ -40,6 +40,14 @@ def measure(
     seed: Annotated[int, typer.Option(min=0, help="Seed for the choice of texts and random masking.")] = 0,
     by: Annotated[str, typer.Option(help=f"Mask and explain by {either('data.units.UNITS')}.")] = "token",
     chunk: Annotated[int, typer.Option(min=1, help="Maximum tokens per chunk; words are not split.")] = 16,
+    until_certain: Annotated[
+        bool,
+        typer.Option(
+            "--until-certain",
+            help="Measure in rounds, in one process: drop measures that surely are not best, and stop once more texts "
+            "would change nothing.",
+        ),
+    ] = False,
     without_check: Annotated[
         bool, typer.Option("--without-check", help="Measure without the in-distribution test.")
     ] = False,
@@ -72,6 +80,7 @@ def measure(
         without_check=without_check,
         by=by,
         chunk=chunk,
+        until_certain=until_certain,
     )
     if run is not None and len(subjects) > 1:
         raise InputError("--run is the directory of one model: measure models one by one, then their runs together.")

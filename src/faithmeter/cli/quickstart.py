@@ -21,6 +21,12 @@ def quickstart(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed for weights, order and masks.")] = 0,
     data_seed: Annotated[int, typer.Option(min=0, help="Seed for generated data and splits.")] = 0,
+    until_certain: Annotated[
+        bool,
+        typer.Option(
+            "--until-certain/--no-until-certain", help="Measure only until it is certain which measures may be best."
+        ),
+    ] = False,
 ) -> None:
     """Train, check, measure and report offline, in minutes.
 
@@ -39,12 +45,12 @@ def quickstart(
     if sentiment:
         data, model = DataSpec(task="rotten-tomatoes", seed=data_seed), "minilm"
         options = TrainingOptions(epochs=4, learning_rate=1e-4, batch_size=32, seed=seed)
-        measured = MeasureOptions(QUICK_MEASURES, rows=60, beam_rows=5)  # a pretrained model is slower
+        measured = MeasureOptions(QUICK_MEASURES, rows=60, beam_rows=5, until_certain=until_certain)  # a slower model
         hint(f"Masked fine-tuning of MiniLM on Rotten Tomatoes reviews, into {path}.")
         hint("This takes about a quarter of an hour on two cores.")
     else:
         data, model, options = DataSpec(task="babi-1", seed=data_seed), "small", TrainingOptions(seed=seed)
-        measured = MeasureOptions(QUICK_MEASURES, rows=200, beam_rows=10)
+        measured = MeasureOptions(QUICK_MEASURES, rows=200, beam_rows=10, until_certain=until_certain)
         hint(f"Masked fine-tuning of a small encoder on generated bAbI-1 questions, into {path}.")
     reporter = terminal()
     print_performance(train(path, data, model, options, reporter=reporter))

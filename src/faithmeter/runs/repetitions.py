@@ -11,7 +11,7 @@ from faithmeter.runs.settings import VERSION
 
 # settings that may differ between seeds or releases without making results incomparable
 OF_ONE_RUN = ("weights", "tokenizer_and_config", VERSION, "other", "other_weights")
-MEASURED_WITH = ("target", "rows", "beam_rows", "seed", "by", "chunk")
+MEASURED_WITH = ("target", "rows", "beam_rows", "seed", "by", "chunk", "until_certain")
 
 
 def at_home(run: Run) -> RunConfig:

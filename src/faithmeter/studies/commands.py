@@ -6,10 +6,10 @@ from typing import Any
 from faithmeter.data.units import TOKEN
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.runs.commands import as_command
+from faithmeter.runs.repetitions import MEASURED_WITH
 from faithmeter.runs.run import Run
 from faithmeter.studies.roar.experiment import RoarRun
 
-MEASURED = ("target", "rows", "beam_rows", "seed")
 AUDITED = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget", "other")
 ATTACKED = ("rows", "kinds", "budget", "seed")
 NOT_ASKED = ("betas", "mask_context", "curriculum")  # settings of training without an option, or with a flag
@@ -48,10 +48,10 @@ def _measured(run: Run) -> list[str]:
         return []
     asked = settings["asked"]
     known = [name for name in asked["measures"] if name in IMPORTANCE_MEASURES]
-    units = ("by", "chunk") if settings["by"] != TOKEN else ()
+    units = ("by", "chunk") if settings["by"] == TOKEN else ()
     options = {
         "measures": known,
-        **{name: settings[name] for name in (*MEASURED, *units)},
+        **{name: settings[name] for name in MEASURED_WITH if name not in units},
         "random_runs": asked["random_runs"],
         "without_check": asked["without_check"],
     }

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
 from faithmeter.importance.measure import Explain, ImportanceMeasure, even_shares
 from faithmeter.importance.table import IMPORTANCE_MEASURES, distinct
 from faithmeter.in_distribution.masf import MaSF
-from faithmeter.masking import Purpose, random_stream
+from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.measuring.curves import TARGETS, held_by_the_most_important, masking_walk
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
@@ -37,13 +37,14 @@ from faithmeter.reports.evidence import trusted
 from faithmeter.reports.sentences import checked
 from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.engines import cores, one_thread, work_through
-from faithmeter.runs.run import Run
+from faithmeter.runs.run import BEFORE, Run
 from faithmeter.runs.settings import differing, of_model, require_same
 from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
 from faithmeter.runs.texts import encode, in_units
 from faithmeter.runs.timing import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
 from faithmeter.studies.faithfulness_rows import measured_texts, store_faithfulness
 from faithmeter.studies.judgement_rows import store_agreement
+from faithmeter.studies.until_certain import Rounds, cut_at_looks
 
 FORMAT = 2  # of the stored columns; other formats do not mix with it
 WORTH_PROCESSES = 60  # seconds of work from which on it is worth starting processes, which takes some ten
@@ -58,6 +59,8 @@ class MeasureOptions:
 
     `rows` and `beam_rows` are numbers of test texts, drawn at random; beam search is expensive, so it may have fewer.
     `by` is what is masked and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
+    `until_certain` measures in rounds up to `rows` texts: a measure that surely is not the most faithful is dropped,
+    and it ends once more texts would change nothing. Beam search on fewer texts takes no part in that.
     """
 
     measures: tuple[str | Explain | ImportanceMeasure, ...] | None = None
@@ -69,6 +72,7 @@ class MeasureOptions:
     without_check: bool = False
     by: str = TOKEN
     chunk: int = CHUNK
+    until_certain: bool = False
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -91,11 +95,14 @@ def measure(
     one per core, at most `MOST_WORKERS`, but only this process on a GPU or for little work. Results are the same up to
     the last digits, which depend on the number of threads. Processes write warnings to standard error. A script that
     uses them needs the usual `if __name__ == "__main__"`. A function of your own is always measured in this process.
+    So is everything if `until_certain`, because each round waits for what the one before has decided.
     """
     run, options, reporter = Run(path), options or MeasureOptions(), reporter or Silent()
     with only_one(run.path):
         work = _begin(run, options, reporter)
-        if workers == 1:
+        if options.until_certain and workers not in (None, 1):
+            reporter.note("Measuring in one process: each round waits for what the one before has decided.")
+        if workers == 1 or options.until_certain:
             return _measure(work, reporter)
     with only_one(run.path, together=True):
         divided = _measure_at_once(work, workers, reporter)
@@ -146,11 +153,16 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
         encode(classifier, splits.test, "test", reporter), classifier, splits.test, options.by, options.chunk
     )
     functions = run.measurement_settings.get("asked", {}).get("functions", ())
+    if options.until_certain:
+        measures = _with_earlier(run, measures)
+        _require_two(options, measures, test)
     _require_same_settings(run, options, measures)
     for one in measures:
         # a function may have changed under its name, and does not answer for the measure of the table
         if not _known_by_name(one) or one.name in functions:
             shutil.rmtree(run.measurements / one.name, ignore_errors=True)
+    if options.until_certain:  # its texts may be others than those of an earlier call, which has more draws
+        options = dataclasses.replace(options, random_runs=run.measurement_settings["asked"]["random_runs"])
     walks = _walks(options, measures, test)
     some = test.batch(walks[0][-1][:TEXTS])
     caution = zero_baseline_caution(classifier, some, measures)
@@ -161,21 +173,93 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
 
 def _measure(work: _Work, reporter: Reporter) -> Run:
     """Measure in this process what is left, and turn all measurements into result rows."""
-    run, test = work.run, work.test
-    # only what an absolute form will ask for, and only until it has: it is as large as the texts
-    pace, known = seconds_per_token(work.classifier, test), Known(one.absolute_of for _, one, _, _ in work.walks)
-    for walk in work.walks:
-        name, one, _, rows = walk
-        begun = (run.measurements / name).is_dir()
-        seconds = None if begun else estimated_seconds(one, test, rows, pace)
-        if seconds is not None and seconds > WORTH_SAYING:
-            reporter.note(f"{name} on {len(rows)} texts will take about {duration(seconds)}.")
-        _measure_one(work, walk, known, reporter)
-    store_faithfulness(run, test, _finished(work, reporter), work.masf)
+    run = work.run
+    if work.options.until_certain:
+        _measure_in_rounds(work, reporter)
+    else:
+        _measure_all(work, work.walks, reporter)
+    store_faithfulness(run, work.test, _finished(work, reporter), work.masf)
     store_card(run)
     if run.judgements.is_dir():
         store_agreement(run)  # of other judges with these curves, which may be another now
     return run
+
+
+def _measure_all(work: _Work, walks: Sequence[Walk], reporter: Reporter) -> None:
+    """Measure what is left of these walks."""
+    # only what an absolute form will ask for, and only until it has: it is as large as the texts
+    pace, known = seconds_per_token(work.classifier, work.test), Known(one.absolute_of for _, one, _, _ in walks)
+    for walk in walks:
+        name, one, _, rows = walk
+        begun = (work.run.measurements / name).is_dir()
+        seconds = None if begun else estimated_seconds(one, work.test, rows, pace)
+        if seconds is not None and seconds > WORTH_SAYING:
+            reporter.note(f"{name} on {len(rows)} texts will take about {duration(seconds)}.")
+        _measure_one(work, walk, known, reporter)
+
+
+def _measure_in_rounds(work: _Work, reporter: Reporter) -> None:
+    """Measure until it is certain which measures may be best; then the random draws, on all texts that any has."""
+    run, chosen = work.run, _rows_of("random", work.options, work.test)
+    at_random = [walk for walk in work.walks if walk[0].startswith("random.")]
+    walks = [walk for walk in work.walks if not walk[0].startswith("random.")]
+    compared = _compared(work.options, [one for _, one, _, _ in walks], work.test)
+    beside = [name for name, *_ in walks if name not in compared]
+    rounds, measured = Rounds(compared, chosen, work.options.seed), dict[str, Walk]()
+    for texts in rounds.looks.texts:
+        now = [_first(walk, texts) for walk in walks if walk[0] in (*rounds.left, *beside)]
+        _measure_all(work, now, reporter)
+        measured |= {walk[0]: walk for walk in now}
+        decision = rounds.look(run, work.test)
+        if decision.stop is not None:
+            break
+    assert decision.stop is not None  # at the last look, if not before
+    # an earlier call, which compared fewer measures, may have come further
+    stored = max(measured_texts(folder) for folder in run.measurements.iterdir() if folder.is_dir())
+    end = next(look for look in rounds.looks.texts if look >= max(stored, texts))
+    at_random = [_first(walk, end) for walk in at_random]
+    _measure_all(work, at_random, reporter)
+    spent = sum(_token_passes(walk, work.test) for walk in (*measured.values(), *at_random))
+    saved = 1 - spent / sum(_token_passes(walk, work.test) for walk in work.walks)
+    ended = f"{texts} of {len(chosen)} texts: {decision.stop.value}; {saved:.0%} of the passes were saved"
+    reporter.note(f"Measured until certain, on {ended}. May be best: {', '.join(rounds.left)}.")
+    if beside:
+        reporter.note(f"{', '.join(beside)} has texts of its own number, so it took no part in that.")
+    settings = run.measurement_settings
+    run.store_measurement_settings({**settings, "asked": {**settings["asked"], "ended": ended}})
+
+
+def _first(walk: Walk, texts: int) -> Walk:
+    name, one, seed, rows = walk
+    return name, one, seed, rows[:texts]
+
+
+def _token_passes(walk: Walk, test: Encoded) -> float:
+    """Return about how many tokens go through the model on a walk; of an unknown measure only what is predicted."""
+    _, one, _, rows = walk
+    known = estimated_seconds(one, test, rows, 1.0)
+    return float((STEPS + 1) * test.lengths[rows].sum()) if known is None else known
+
+
+def _compared(options: MeasureOptions, measures: Sequence[ImportanceMeasure], test: Encoded) -> list[str]:
+    """Return the measures that have all texts, so that they can be compared after every round."""
+    texts = len(_rows_of("random", options, test))
+    return [one.name for one in measures if len(_rows_of(one.name, options, test)) == texts]
+
+
+def _with_earlier(run: Run, measures: Sequence[ImportanceMeasure]) -> list[ImportanceMeasure]:
+    """Return the measures of earlier calls and these: the best is sought among all of them."""
+    asked, named = run.measurement_settings.get("asked", {}), [one.name for one in measures]
+    before = [name for name in asked.get("measures", ()) if name not in (*asked["functions"], *named)]
+    return [*(IMPORTANCE_MEASURES[name] for name in before if name in IMPORTANCE_MEASURES), *measures]
+
+
+def _require_two(options: MeasureOptions, measures: Sequence[ImportanceMeasure], test: Encoded) -> None:
+    if len(_compared(options, measures, test)) < 2:
+        raise InputError(
+            "To measure until it is certain which measure is best takes two measures or more that have the same texts: "
+            "name more with --measures, or measure without --until-certain."
+        )
 
 
 def _finished(work: _Work, reporter: Reporter) -> list[str]:
@@ -189,11 +273,11 @@ def _finished(work: _Work, reporter: Reporter) -> list[str]:
     folders = sorted(folder.name for folder in work.run.measurements.iterdir() if folder.is_dir())
     finished = []
     for name in dict.fromkeys((*at_random, *asked["measures"], *folders)):
-        folder, rows = work.run.measurements / name, len(_rows_of(name.split(".")[0], work.options, work.test))
+        folder, rows = work.run.measurements / name, _rows_of(name.split(".")[0], work.options, work.test)
         if name in named:
             finished.append(name)
         elif folder.is_dir() and is_done(folder, reporter.warn):
-            if measured_texts(folder) == rows:
+            if measured_texts(folder) in np.cumsum([len(part) for part in _parts(work, rows)]):
                 finished.append(name)
             else:
                 reporter.note(f"{name} is unfinished, so it is left out: name it in --measures to resume it.")
@@ -215,7 +299,7 @@ def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> bo
     pieces = dict[tuple[str, int, int], float]()  # a walk, the part and of how many -> about how many seconds it takes
     costs = dict[str, float]()
     for name, one, _, rows in walks:
-        batches = sum(1 for _ in work.test.batches(TOKENS_AT_ONCE, rows))
+        batches = sum(1 for _ in _batches(work, rows))
         done = _shards(work.run, name).done(batches, reporter.warn)
         seconds = estimated_seconds(one, work.test, rows, pace) or 0
         parts = max(1, min(batches, MOST_PIECES * places, round(seconds / SECONDS_OF_A_PIECE)))
@@ -268,9 +352,33 @@ def begin_measuring(path: str | Path, options: MeasureOptions) -> None:
     So the processes only read the settings, and no two write them at once.
     """
     run = Run(path)
+    if options.until_certain:
+        raise InputError(
+            "What is measured in parts cannot be measured until it is certain: use `measure` in one piece."
+        )
     _loaded.cache_clear()  # the in-distribution test may be another than this process knows
     with only_one(run.path):
         _require_same_settings(run, options, distinct(options.measures, run.classifier()))
+
+
+class Pilot(Run):
+    """A run as its pilot sees it: measurements lie apart, so that they fix no settings of those that follow."""
+
+    @property
+    def measurements(self) -> Path:
+        """What the pilot has measured."""
+        return self.path / "pilot"
+
+
+def measure_pilot(path: str | Path, options: MeasureOptions, reporter: Reporter) -> Pilot:
+    """Measure without random draws and without result rows, for a plan; an older pilot of other settings is removed."""
+    pilot = Pilot(path)
+    with only_one(pilot.path):
+        if differing(pilot.measurement_settings or BEFORE, _settings(pilot, options)):
+            shutil.rmtree(pilot.measurements, ignore_errors=True)
+        work = _begin(pilot, options, reporter)
+        _measure_all(work, [walk for walk in work.walks if not walk[0].startswith("random.")], reporter)
+    return pilot
 
 
 def measure_part(
@@ -319,12 +427,25 @@ def _measure_one(work: _Work, walk: Walk, known: "Known", reporter: Reporter, pa
 
     with reporter.bar(name, len(rows)) as advance:
         _shards(work.run, name).fill(
-            work.test.batches(TOKENS_AT_ONCE, rows),
+            _batches(work, rows),
             walked,
             advance=advance,
             warn=reporter.warn,
             share=(part, parts),
         )
+
+
+def _parts(work: _Work, rows: Ints) -> list[Ints]:
+    """Return the rows as they are measured: all at once, or in rounds."""
+    if not work.options.until_certain:
+        return [rows]
+    return cut_at_looks(rows, len(_rows_of("random", work.options, work.test)))
+
+
+def _batches(work: _Work, rows: Ints) -> Iterator[Batch]:
+    """Yield the rows in batches, whose numbers do not change with how many rounds there will be."""
+    for part in _parts(work, rows):
+        yield from work.test.batches(TOKENS_AT_ONCE, part)
 
 
 def _shards(run: Run, name: str) -> Shards:
@@ -410,6 +531,7 @@ def _settings(run: Run, options: MeasureOptions) -> dict[str, Any]:
     """Return what all measurements of a run have in common."""
     settings = {"target": options.target, "rows": options.rows, "beam_rows": options.beam_rows, "seed": options.seed}
     settings |= {"by": options.by, "chunk": options.chunk if options.by == CHUNKED else None}
+    settings |= {"until_certain": options.until_certain}  # whose batches are cut in rounds
     settings |= {"checked": run.checked, "max_length": run.config.max_length}
     settings["in_distribution"] = sum_of(run.in_distribution_folder) if run.checked else None
     # earlier versions judged whole units at the step of the walk: their p-values do not mix with these

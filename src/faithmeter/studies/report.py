@@ -143,6 +143,12 @@ def _about(run: Run) -> list[str]:
     if by != TOKEN:
         of = f" of at most {settings['chunk']} tokens" if by == CHUNKED else ""
         said.append(f"Masked and explained are whole {by}s{of}.")
+    if settings.get("until_certain"):
+        ended = settings["asked"].get("ended", "texts that are not all measured yet")
+        said.append(
+            f"Measured in rounds until it was certain which measures may be best, on {ended}. A measure that surely is "
+            "not best has fewer texts, on which its own tests find less."
+        )
     if run.config.data.resolved().context is not None:
         said.append("The context of each text is shown to the model and never masked.")
     return said
@@ -208,11 +214,18 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "metric": config.metric,
         **_data_settings(config.data),
         **{name: value for name, value in training.items() if name != "seed"},
+        **_ended(runs),
         "seconds of training": ", ".join(f"{sum(row['seconds'] for row in run.history):.0f}" for run in runs),
         **environment["packages"],
         "machine": f"{environment['platform']}, {environment['device']}, {environment['cores']} cores",
     }
     return [(name.replace("_", " "), str(value)) for name, value in found.items()]
+
+
+def _ended(runs: Sequence[Run]) -> dict[str, str]:
+    """Return how measuring until it was certain ended, of the runs that were measured so."""
+    ended = [run.measurement_settings.get("asked", {}).get("ended") for run in runs]
+    return {"measured until certain": "; ".join(each for each in ended if each)} if any(ended) else {}
 
 
 def _examples(run: Run, rows: Rows) -> list[Example]:

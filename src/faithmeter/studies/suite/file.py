@@ -135,7 +135,7 @@ def _suite(said: dict[str, Any], name: str, folder: Path, data_dir: str | Path |
     check = _checked(tables["check"] or {}, {"form": str, "rows": int}, "[check]")
     if check.get("form", FORMS[0]) not in FORMS or check.get("rows", ROWS) < 4:
         raise _FaultError(f"[check]: form is {' or '.join(FORMS)}, and rows are 4 or more.")
-    measured = _options(MeasureOptions, tables["measure"], "[measure]", leave_out=("without_check",))
+    measured = _options(MeasureOptions, tables["measure"], "[measure]", leave_out=("without_check", "until_certain"))
     known = () if measured is None else measured.measures or ()
     if measured is not None and not known:
         raise _FaultError(f"[measure]: name the measures: {', '.join(IMPORTANCE_MEASURES)}.")

@@ -109,7 +109,7 @@ class Job:
             assert plan.measured is not None
             # what was measured by token before there were other units is measured still
             units = ("by", "chunk") if plan.measured.by == TOKEN else ()
-            return _but(plan.measured, "measures", "random_runs", "without_check", *units)
+            return _but(plan.measured, "measures", "random_runs", "without_check", "until_certain", *units)
         if self.kind == JUDGE:
             return {**_but(plan.audited, "judges", "measures", "other")}
         if self.kind == SELECT:
