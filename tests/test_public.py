@@ -1,6 +1,7 @@
 """The public names, and the layers of the package: each imports only from those before it."""
 
 import ast
+import functools
 import subprocess
 import sys
 from importlib import import_module
@@ -81,6 +82,22 @@ def test_a_package_imports_only_from_packages_before_it():
         if other.split(".")[0] in LAYERS and layer(other.split(".")[0]) > layer(name.split(".")[0])
     ]
     assert not wrong
+
+
+def test_no_chain_of_imports_is_longer_than_fifteen_modules():
+    """From `__main__` down; what only types name does not count."""
+    every = {name: tree for name, tree in modules().items() if name != "__init__"}
+
+    def at_run_time(tree: ast.Module) -> ast.Module:
+        return ast.Module([one for one in tree.body if "TYPE_CHECKING" not in ast.dump(one)[:120]], [])
+
+    @functools.cache
+    def chain(name: str) -> int:
+        found = imported(at_run_time(every[name]))
+        below = {other if other in every else other.rpartition(".")[0] for other in found} & every.keys()
+        return 1 + max((chain(other) for other in below - {name}), default=0)
+
+    assert max(map(chain, every)) <= 15
 
 
 def test_few_files_lie_flat():

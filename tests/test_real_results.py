@@ -9,7 +9,7 @@ import pytest
 from faithmeter import DataSpec, MeasureOptions, Run, TrainingOptions, check, measure, train
 from faithmeter.data.splits import load_splits
 from faithmeter.in_distribution.masf import LEVEL
-from faithmeter.in_distribution.verdict import smallest_of
+from faithmeter.in_distribution.p_values import smallest_of
 from faithmeter.performance import performance
 from faithmeter.runs.results import find
 

@@ -23,7 +23,7 @@ from faithmeter import (
     report,
     train,
 )
-from faithmeter.in_distribution.verdict import smallest_of
+from faithmeter.in_distribution.p_values import smallest_of
 from faithmeter.progress import Silent
 from faithmeter.reports import sentences
 from faithmeter.reports.evidence import contradicted, known_masks

@@ -17,13 +17,6 @@ from faithmeter.in_distribution.masf import LENGTH_GROUPS, LEVEL, ROWS_A_GROUP, 
 from faithmeter.in_distribution.p_values import design_effect, simes
 from faithmeter.masking import STEPS
 
-# What a pass needs to be a verdict, in validation texts and in test texts. Fitted on 100 validation texts, the test
-# detected 89 % of the texts with half of their tokens random words; on 50, 50 %; on 20, 24 %. With 100 test texts it
-# rejects a split of which 14 are atypical; of 20 it takes 6, and of 4 it takes 3 (a 22nd of the level for each of two
-# tests at eleven ratios). A rejection needs no number: the level holds for any.
-TEXTS_FOR_A_VERDICT = 100
-TEXTS_TO_FIND_HALF = 50  # validation texts, below which the test misses most of the texts just described
-
 
 @dataclass(frozen=True)
 class DatasetTest:
@@ -79,22 +72,6 @@ class Verdict:
                 "where chance gives 5 %, and typical for another."
             )
         return f"In-distribution: {below} of the texts are atypical, where chance gives 5 %."
-
-
-def smallest_of(p_values: Sequence[float]) -> float:
-    """Return the smallest p-value times their number (Bonferroni)."""
-    return min(1.0, len(p_values) * min(p_values))
-
-
-def too_few(validation: float, tested: float) -> str | None:
-    """Return why these numbers of texts give no verdict in favour of masking; None if they do."""
-    if min(validation, tested) >= TEXTS_FOR_A_VERDICT:
-        return None
-    missed = f" Fitted on fewer than {TEXTS_TO_FIND_HALF}, it misses most texts with half of their tokens random words."
-    return (
-        f"Too few texts for a verdict: the test was fitted on {validation:.0f} and applied to {tested:.0f}, and "
-        f"{TEXTS_FOR_A_VERDICT} of each are needed.{missed if validation < TEXTS_TO_FIND_HALF else ''}"
-    )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from faithmeter.in_distribution.masf import LEVEL
-from faithmeter.in_distribution.verdict import smallest_of
+from faithmeter.in_distribution.p_values import smallest_of
 from faithmeter.reports.evidence import trusted
 from faithmeter.reports.figures import PALETTE, RANDOM, drawn, new_figure
 from faithmeter.reports.formats import Table

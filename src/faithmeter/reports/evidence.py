@@ -6,8 +6,7 @@ rests on three kinds of evidence, which are shown apart: the record of the train
 measure masks, and what the model does when nothing is left to read.
 """
 
-from faithmeter.in_distribution.behaviour import EXCESS_ALLOWED
-from faithmeter.in_distribution.verdict import smallest_of, too_few
+from faithmeter.in_distribution.p_values import EXCESS_ALLOWED, smallest_of, too_few
 from faithmeter.runs.results import (
     ALL_MASKED_LOSS,
     ALL_MASKED_P,

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from faithmeter.errors import InputError
-from faithmeter.runs.run import BEFORE, Run, RunConfig
-from faithmeter.runs.settings import VERSION
+from faithmeter.runs.run import BEFORE, VERSION, Run, RunConfig
 
 # settings that may differ between seeds or releases without making results incomparable
 OF_ONE_RUN = ("weights", "tokenizer_and_config", VERSION, "other", "other_weights")

@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from faithmeter.models.classifier import Classifier
     from faithmeter.runs.results import Row
 
+# Kept for whoever reads the results, and never compared: a release must not lock what is stored. One that changes what
+# is stored, or how it is computed, raises a format number.
+VERSION = "faithmeter"
+
 FORMAT = 1
 # what results were made with before a setting was kept: a new setting has its default for old runs here
 BEFORE: Mapping[str, Any] = {"by": TOKEN, "chunk": None, "until_certain": False, "format": 1}

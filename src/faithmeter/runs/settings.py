@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from faithmeter.errors import InputError
-from faithmeter.runs.run import BEFORE, Run
+from faithmeter.runs.run import BEFORE, VERSION, Run
 
-# Kept for whoever reads the results, and never compared: a release must not lock what is stored. One that changes what
-# is stored, or how it is computed, raises a format number.
-VERSION = "faithmeter"
 # not kept before either, nor known: taken to be the same
 NOT_KNOWN_BEFORE = ("tokenizer_and_config", "max_length", "in_distribution")
 

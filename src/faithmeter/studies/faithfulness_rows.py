@@ -16,7 +16,8 @@ from faithmeter.data.batch import Encoded, Ints
 from faithmeter.files import write_bytes
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import MaSF
-from faithmeter.in_distribution.verdict import Verdict, dataset_verdict, smallest_of
+from faithmeter.in_distribution.p_values import smallest_of
+from faithmeter.in_distribution.verdict import Verdict, dataset_verdict
 from faithmeter.masking import STEPS
 from faithmeter.measuring.contributions import areas_of, paired_differences
 from faithmeter.measuring.curves import (
