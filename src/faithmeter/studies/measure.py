@@ -224,7 +224,7 @@ def _measure_in_rounds(work: _Work, reporter: Reporter) -> None:
     ended = f"{texts} of {len(chosen)} texts: {decision.stop.value}; {saved:.0%} of the passes were saved"
     reporter.note(f"Measured until certain, on {ended}. May be best: {', '.join(rounds.left)}.")
     if beside:
-        reporter.note(f"{', '.join(beside)} has texts of its own number, so it took no part in that.")
+        reporter.note(f"{', '.join(beside)} has fewer texts, so it took no part in that decision.")
     settings = run.measurement_settings
     run.store_measurement_settings({**settings, "asked": {**settings["asked"], "ended": ended}})
 
