@@ -19,6 +19,7 @@ from faithmeter.measuring.curves import (
     performance_band,
     random_spread,
 )
+from faithmeter.statistics.intervals import ratio_interval
 
 
 def batch(maskable: list[list[bool]], masked: list[list[bool]] | None = None) -> Batch:
@@ -166,9 +167,35 @@ def test_faithfulness_on_one_model_with_an_interval_over_observations():
     result = faithfulness_over_observations("accuracy", gold, answers([0.9, 0.4, 0.3]), [answers([0.9, 0.7, 0.3])])
     assert (result.acu, result.racu) == pytest.approx((0.15, 0.15 / 0.35))
     low, high = result.acu_interval
-    # ACU is half the share of rows right at random's middle step and not at ours: 30 of 100, sd .5·sqrt(.3·.7/100)
-    assert (low, high) == pytest.approx((0.15 - 1.96 * 0.0229, 0.15 + 1.96 * 0.0229), abs=0.006)
+    # ACU is half the share of rows right at random's middle step and not at ours: 30 of 100, sd .5·sqrt(.3·.7/99)
+    assert (low, high) == pytest.approx((0.15 - 1.98422 * 0.023028, 0.15 + 1.98422 * 0.023028), abs=1e-5)
     assert (result.over, result.n) == ("observations", 100)
+    # rows that are right under random masking at the first two of three steps have .75 of RACU's denominator each,
+    # those that are right at the first alone .25, and those that always are nothing
+    numerator = np.repeat([0.0, 0.5, 0.0], [40, 30, 30])
+    denominator = np.repeat([0.0, 0.75, 0.25, 0.0], [30, 40, 20, 10])
+    assert result.racu_interval == pytest.approx(ratio_interval((0.15, 0.35), numerator, denominator))
+
+
+def test_there_is_no_interval_of_racu_where_random_masking_may_cost_nothing():
+    gold = np.ones(100, dtype=int)
+    # of 100 rows three fall and two rise again: the denominator is .0125 and its standard error .012
+    random = answers([1.0, 1.0, 1.0])
+    random.predicted[:3, 1:] = 0
+    random.predicted[3:5, 0] = 0
+    result = faithfulness_over_observations("accuracy", gold, answers([1.0, 0.7, 0.97]), [random])
+    assert np.isfinite(result.racu)
+    assert result.racu_interval is None
+    assert result.acu_interval is not None
+
+
+def test_one_observation_has_no_interval():
+    result = faithfulness_over_observations(
+        "accuracy", np.ones(1, dtype=int), answers([1, 0, 0], 1), [answers([1, 1, 0], 1)]
+    )
+    assert (result.acu, result.racu) == pytest.approx((0.5, 0.5 / 0.75))
+    assert result.acu_interval is None
+    assert result.racu_interval is None
 
 
 def test_the_baseline_is_the_mean_of_the_random_curves():

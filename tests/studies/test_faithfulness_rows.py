@@ -7,14 +7,15 @@ from faithmeter.runs.results import Result, find, key_of, letters, most_faithful
 from faithmeter.studies.faithfulness_rows import _pooled_comparisons
 
 
-def compared(values):
-    """Result rows of several trainings: measure -> its ACU in each of them."""
+def compared(values, rejected=()):
+    """Result rows of several trainings: measure -> its ACU in each; masked texts of some are rejected."""
     kept = [
         Result(kind="acu", value=float(np.mean(each)), metric="accuracy", n=len(each), measure=name).as_row()
         for name, each in values.items()
     ]
     runs = range(len(next(iter(values.values()))))
     keyed = [{key_of(row): {**row, "value": values[row["measure"]][run]} for row in kept} for run in runs]
+    kept += [Result(kind="walk_p_value", value=0.001, metric="p", n=9, measure=name).as_row() for name in rejected]
     return kept + [result.as_row() for result in _pooled_comparisons(kept, keyed)]
 
 
@@ -26,6 +27,14 @@ def test_the_winner_is_estimated_on_trainings_that_did_not_choose_it():
     assert row["measure"] == "a"
     assert row["detail"] == "a, b"  # not all of them chose the same
     assert (row["n"], row["over"]) == (3, "seeds")
+
+
+def test_the_winner_is_one_that_was_not_rejected_and_is_chosen_among_those():
+    values = {"a": [0.9, 0.8, 0.9], "b": [0.5, 0.6, 0.5], "c": [0.1, 0.1, 0.2]}
+    (row,) = rows_of(compared(values, rejected=["a"]), "acu_cross_fitted")
+    assert (row["measure"], row["detail"]) == ("b", None)
+    assert row["value"] == pytest.approx(1.6 / 3)
+    assert [row["measure"] for row in rows_of(compared(values, rejected="abc"), "acu_cross_fitted")] == ["a"]
 
 
 def test_a_difference_has_both_directions_and_is_that_of_the_trainings():
