@@ -41,11 +41,11 @@ from faithmeter.judges.table import JUDGES
 from faithmeter.measuring import retraining as roar
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import small_classifier
-from faithmeter.studies import train as training
 from faithmeter.studies.roar import rows as roar_summary
 from faithmeter.studies.roar.synthetic import synthetic_roar
 from faithmeter.studies.suite.file import ready_suites
 from faithmeter.training import curriculum
+from faithmeter.training import start as training
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted(ROOT.glob("docs/**/*.md"))

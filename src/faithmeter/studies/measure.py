@@ -33,8 +33,7 @@ from faithmeter.measuring.curves import TARGETS, held_by_the_most_important, mas
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.card import store_card
-from faithmeter.reports.evidence import trusted
-from faithmeter.reports.sentences import checked
+from faithmeter.reports.evidence import conclusion, trusted
 from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.engines import cores, one_thread, work_through
 from faithmeter.runs.run import BEFORE, Run
@@ -144,9 +143,8 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
                 else f"Fine-tune it on the same data to get a model that understands masks: `{remedy}`."
             )
         )
-    found = checked(run.results)
-    if trusted(run.results) is None and found is not None:
-        reporter.warn(found)
+    if trusted(run.results) is None and run.checked:
+        reporter.warn(conclusion(run.results))
     classifier, splits = run.classifier(), run.data()
     measures = distinct(options.measures, classifier)
     test = in_units(
