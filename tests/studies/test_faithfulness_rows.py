@@ -3,8 +3,19 @@
 import numpy as np
 import pytest
 
-from faithmeter.runs.results import Result, find, key_of, letters, most_faithful, rows_of, surely_ahead, unbeaten
-from faithmeter.studies.faithfulness_rows import _pooled_comparisons
+from faithmeter.runs.results import (
+    Pooling,
+    Result,
+    find,
+    key_of,
+    letters,
+    most_faithful,
+    rows_of,
+    surely_ahead,
+    unbeaten,
+)
+from faithmeter.statistics import mean_interval, student_interval
+from faithmeter.studies.faithfulness_rows import _pooled, _pooled_comparisons
 
 
 def compared(values, rejected=()):
@@ -89,3 +100,9 @@ def test_one_training_or_one_measure_is_compared_with_nothing():
     rows = compared({"a": [0.5, 0.6]})
     assert not rows_of(rows, "acu_difference") + rows_of(rows, "acu_cross_fitted")
     assert find(rows, "acu_behind_best", "a")["value"] == 0
+
+
+def test_five_trainings_are_bootstrapped_as_in_the_papers_and_fewer_have_students_interval():
+    five = np.array([0.1, 0.2, 0.3, 0.4, 0.9])
+    assert _pooled(Pooling.BOOTSTRAP, five)[1] == mean_interval(five)
+    assert _pooled(Pooling.BOOTSTRAP, five[:4])[1] == student_interval(five[:4])
