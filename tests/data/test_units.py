@@ -335,7 +335,8 @@ def test_random_sentences_are_judged_at_the_share_that_is_masked_so_five_percent
     (explained,) = explain_texts(classifier, [halves], options=BY_SENTENCE, measure="random", masf=masf)
     unmasked, first, second, *_ = explained.steps
     assert first.masked == second.masked == ()  # half of a sentence is a quarter of the text
-    assert first.p_value == second.p_value == unmasked.p_value
+    assert first.p_value == second.p_value == 1  # where nothing is masked, masking did nothing atypical
+    assert unmasked.p_value < 1
 
 
 def test_a_text_is_judged_at_its_walks_step_by_token_and_else_at_the_steps_about_its_share():
@@ -356,17 +357,17 @@ def test_a_text_is_judged_at_its_walks_step_by_token_and_else_at_the_steps_about
 
 def test_a_share_between_two_steps_is_typical_where_it_is_of_either():
     class ByStep(MaSF):
-        def p_values(self, features, lengths, rows, steps):
-            own = torch.tensor([0.9, 0.2, 0.4, 0.01])[steps]
-            return own, own + 0.05
+        def p_value_table(self, features, lengths, rows, every=((0,), (1,), (2,), (3,))):
+            return torch.tensor([0.9, 0.2, 0.4, 0.01]).double()[[step for (step,) in every], None].expand(-1, len(rows))
 
     batch = planted([-1, *range(25)], rows=3)
     masked = torch.zeros_like(batch.masked)
     for row, count in enumerate((2, 6, 7)):  # step 1, between 2 and 3, step 3
         masked[row, 1 : 1 + count] = True
-    own, outside = ByStep("calibrated", (), (), (), 0, 0).walk_p_values(batch.with_masked(masked), None, 9)
+    masf = ByStep("calibrated", ((0,), (1,), (2,), (3,)), (), (), 0, 0)
+    own, outside = masf.walk_p_values(batch.with_masked(masked), torch.zeros(3), 9)
     assert own.tolist() == pytest.approx([0.2, 0.4, 0.01])
-    assert outside.tolist() == pytest.approx([0.25, 0.45, 0.06])
+    assert outside.tolist() == pytest.approx([0.2, 0.4, 0.9])  # asked at every ratio where it is atypical at its own
 
 
 def test_one_token_units_give_the_numbers_of_tokens():

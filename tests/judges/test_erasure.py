@@ -203,5 +203,5 @@ def test_the_model_is_left_as_it_was(classifier):
 @pytest.mark.parametrize("ratios", [(), (0.0,), (0.5, 1.5)])
 def test_ratios_outside_0_to_1_are_refused(classifier, ratios):
     batch = classifier.encode(TEXTS[:1]).batch([0])
-    with pytest.raises(InputError, match="ratios"):
+    with pytest.raises(InputError, match="ratio"):
         erasure(classifier, batch, importance_of(batch), ratios=ratios)
