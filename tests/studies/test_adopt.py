@@ -265,7 +265,7 @@ def test_the_command_line_pools_runs(trained, tmp_path, faithmeter):
     )
     assert code == 0, printed
     assert "All 2 runs together" in printed
-    assert "Intervals over seeds" in printed
+    assert "Intervals over trainings" in printed
     assert Run(paths[1]).results
 
 

@@ -442,14 +442,15 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _state(files: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
-    """Return files with their sizes and times of change, in their order: the same state, the same content."""
-    return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files))
+def _state(files: Iterable[Path]) -> tuple[tuple[Path, int, int, int], ...]:
+    """Return what changes when a file does, of each: its inode, as files are replaced, its size and its stamp."""
+    every = ((file, file.stat()) for file in sorted(files))
+    return tuple((file, now.st_ino, now.st_size, now.st_mtime_ns) for file, now in every)  # NOT_A_TIME: compared only
 
 
 @lru_cache(maxsize=64)  # each piece of a measurement asks; a base-size model has half a gigabyte
-def _digest(files: tuple[tuple[Path, int, int], ...], *, with_names: bool) -> str:
+def _digest(files: tuple[tuple[Path, int, int, int], ...], *, with_names: bool) -> str:
     digest = hashlib.sha256()
-    for file, _, _ in files:
+    for file, *_ in files:
         digest.update((file.name.encode() + b"\0" if with_names else b"") + file.read_bytes())
     return digest.hexdigest()[:16]
