@@ -211,7 +211,7 @@ def test_changed_marks_are_not_mixed_with_what_was_judged_by_the_old_ones(run):
 
 
 def test_measures_that_no_judge_can_judge_or_that_bear_a_name_of_another_are_refused(run):
-    with pytest.raises(InputError, match="can be judged by adversarial"):
+    with pytest.raises(InputError, match="adversarial can judge none of these measures"):
         audit(run.path, AuditOptions(("adversarial",), ("loo-signed",)))
     ours = dataclasses.replace(IMPORTANCE_MEASURES["loo-signed"], name="grad-l2")
     with pytest.raises(InputError, match="name of another measure"):
@@ -307,7 +307,7 @@ def test_only_another_seed_of_the_same_training_is_another_seed(run, other_seed,
     refused(in_config(vectors="vectors.txt"), "word vectors than")
     refused(in_config(training={"strategy": "plain"}), "training than")
     refused(in_config(training={"seed": 0}), "same seed")
-    refused(no_mask, "other tokens")
+    refused(no_mask, "tokenises the texts differently")
     with pytest.raises(InputError, match="same weights"):
         audit(run.path, dataclasses.replace(asked, other=run.path))
     assert not (run.judgements / "other-seed").exists()

@@ -54,7 +54,7 @@ def test_the_section_says_what_it_shows_and_what_it_cannot(selected, tmp_path):
     names = [row[0] for row in section.tables[0].rows]
     assert section.tables[0].columns[1:3] == ("top, 20 %", "contiguous, 20 %")
     assert names == ["full text", "loo-signed", "random", "class majority"]
-    assert any("surely more than with random tokens" in line for line in section.words)
+    assert any("significantly more than with random tokens" in line for line in section.words)
     assert any("cannot show" in line for line in section.words)
     files = report([selected.path], tmp_path / "report", formats=("html", "csv"), examples=False)
     assert "Select, then predict" in files[0].read_text()
@@ -250,7 +250,7 @@ def test_bad_options_are_refused_with_what_there_is():
     for length in (0, 1.5, -1):
         with pytest.raises(InputError, match="above 0 and at most 1"):
             SelectOptions(length=length)
-    with pytest.raises(InputError, match="Seeds"):
+    with pytest.raises(InputError, match="seeds are whole numbers"):
         SelectOptions(seeds=(1, 1))
     with pytest.raises(InputError, match="too few"):
         SelectOptions(rows=1)
