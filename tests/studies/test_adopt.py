@@ -179,7 +179,7 @@ def test_that_a_model_knows_masks_is_its_owners_claim_and_the_test_without_it_st
     code, printed = faithmeter("check", turned, *where, tmp_path / "claimed", "--masked-before")
     assert code == 0, printed
     assert "its owner's claim (--masked-before), not evidence" in printed
-    assert "a claim is no evidence" in printed
+    assert "Masking cannot be trusted on this model." in printed  # what it does with everything masked contradicts it
     assert "Against unmasked texts" in printed
     plain, claimed = (Run(tmp_path / name) for name in ("plain", "claimed"))
     # exactly the numbers of the model without the claim
@@ -276,8 +276,8 @@ def test_plain_weights_declared_as_masked_are_found_out_by_check_report_and_card
     rows = run.results
     assert smallest_of([row["value"] for row in rows_of(rows, "check_p_value")]) > 0.05
     said = in_words(run.path)
-    assert "Masking may be trusted" not in said
-    assert "Nothing speaks against" not in said
+    assert said.startswith("Masking cannot be trusted on this model.")
+    assert "It is then much more confident than the class frequencies allow" in said
     assert "is its owner's claim (--masked-before), not evidence" in said
     assert "passes by construction whatever the model does" in said
     measure(run.path, MeasureOptions(measures=("grad-l2", "loo-signed"), rows=10, random_runs=1))
@@ -290,6 +290,8 @@ def test_plain_weights_declared_as_masked_are_found_out_by_check_report_and_card
 
 def test_a_model_trained_on_masks_here_is_not_accused(checked_toy):
     rows = Run(checked_toy).results
+    assert find(rows, "all_masked_p_value")["value"] > 0.05
+    assert find(rows, "all_masked_excess_loss")["low"] < 0.05
     assert not contradicted(rows)
     assert known_masks(rows) == "masked"
     assert "checks the test, not the model" in in_words(checked_toy)

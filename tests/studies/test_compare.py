@@ -7,8 +7,7 @@ from conftest import sentiment_rows
 
 from faithmeter import AuditOptions, DataSpec, InputError, MeasureOptions, Run, TrainingOptions
 from faithmeter.reports.comparison import Way, ways_in_words, ways_section
-from faithmeter.reports.sentences import CHECKED_TEXTS
-from faithmeter.runs.results import Result
+from faithmeter.runs.results import CHECKED_TEXTS, Result
 from faithmeter.studies.compare import compare
 from faithmeter.studies.report import compared
 from faithmeter.training import curriculum

@@ -401,7 +401,7 @@ def test_what_is_done_is_skipped_and_more_may_be_asked_for(home, done, tmp_path)
     said = Listener()
     bench_suite(home / "mine.toml", out, reporter=said)
     assert len(said.notes) == 1
-    assert said.notes[0].startswith("20 jobs in 2 folders, of which 20 are done")
+    assert said.notes[0].startswith("20 jobs in 2 folders, of which 20 are already done")
     text = SUITE.replace('"ig-signed"', '"grad-l2", "ig-signed"').replace("shards = 2", "shards = 1")
     (home / "more.toml").write_text(text.replace("seeds = [0, 1]", "seeds = [0]"))
     kept = {file: file.stat().st_mtime_ns for file in (out / "runs").rglob("measurements/ig-*/*.parquet")}
@@ -476,7 +476,7 @@ def test_the_command_says_what_it_would_do_and_lists_and_shows_suites(home, tmp_
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     code, said = faithmeter("bench-suite", home / "mine.toml", tmp_path / "full")
-    assert (code, "something else" in said) == (2, True)
+    assert (code, "is not a suite" in said) == (2, True)
     assert faithmeter("bench-suite", "tiny", tmp_path / "out", "--gpus", 1)[0] == 2
 
 

@@ -27,9 +27,9 @@ from faithmeter import (
 from faithmeter.data.splits import load_splits
 from faithmeter.files import write_bytes
 from faithmeter.progress import Silent
-from faithmeter.reports.sentences import CHECKED_TEXTS, verdict
+from faithmeter.reports.sentences import verdict
 from faithmeter.reports.transfer import transfer_sections
-from faithmeter.runs.results import find, rows_of
+from faithmeter.runs.results import CHECKED_TEXTS, find, rows_of
 from faithmeter.studies.audit import AuditOptions
 from faithmeter.studies.check import in_words
 from faithmeter.studies.commands import commands_of

@@ -81,7 +81,7 @@ def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Rows") 
 def print_faithfulness(rows: "Rows") -> None:
     """Print the measures of one run, or of several pooled, the most faithful first."""
     pooled = any(row["over"] == "seeds" for row in rows)
-    table = Table(box=None)
+    table = Table(box=None, padding=(0, 1, 0, 0))  # narrow: intervals and letters in 80 columns
     alike = ["alike"] if rows_of(rows, "best_set") else []
     for column in ("measure", *alike, "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p", "runs" if pooled else "texts"):
         table.add_column(column, justify="left" if column in ("measure", "alike") else "right", no_wrap=True)

@@ -81,7 +81,7 @@ POWER = ("check_power_words", "check_power_shuffled", "check_power_other")
 TRAINED_ON_MASKS = "trained_on_masks"
 MASKED, PLAIN, CLAIMED, UNKNOWN = "masked", "plain", "claimed", "unknown"
 # how a model behaves with everything masked: that it is worse than the class majority, and its excess confidence
-ALL_MASKED_P, ALL_MASKED_LOSS = ALL_MASKED = ("all_masked_p_value", "all_masked_excess_loss")
+ALL_MASKED_P, ALL_MASKED_LOSS = BEHAVIOUR = ("all_masked_p_value", "all_masked_excess_loss")
 PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
 
 _JUDGED = Kind("what a judge says", Pooling.STUDENT)

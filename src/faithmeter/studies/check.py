@@ -16,7 +16,6 @@ from faithmeter.in_distribution.masf import MaSF, fit_calibrated, fit_paper, mas
 from faithmeter.in_distribution.power import power
 from faithmeter.in_distribution.verdict import Verdict, dataset_verdict
 from faithmeter.masking import STEPS, Purpose, random_stream
-from faithmeter.measuring.retraining import ALL_MASKED
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.card import store_card
@@ -25,6 +24,7 @@ from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.results import (
     ALL_MASKED_LOSS,
     ALL_MASKED_P,
+    BEHAVIOUR,
     CHECKED_TEXTS,
     CLAIMED,
     PER_RATIO,
@@ -39,7 +39,7 @@ from faithmeter.training.strategy import masked_copy
 # More rows make the level no truer, and the stored test larger: 6,000 rows of RoBERTa-base are 1.3 GB.
 ROWS = 6000
 FORMS = ("calibrated", "paper")
-KINDS = (*PER_RATIO, *CHECKED_TEXTS, *UNMASKED, *POWER, *ALL_MASKED)
+KINDS = (*PER_RATIO, *CHECKED_TEXTS, *UNMASKED, *POWER, *BEHAVIOUR)
 
 
 def check(
