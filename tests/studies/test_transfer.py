@@ -201,8 +201,8 @@ def test_texts_of_the_same_domain_are_not_strange(trained, tmp_path):
 
 
 def test_the_advice_where_masking_fails_is_not_to_train_on_the_other_domain(made):
-    verdicts = check(made.path)
-    assert "faithmeter train" not in in_words(made.path, verdicts)
+    check(made.path)
+    assert "faithmeter train" not in in_words(made.path)
     with pytest.raises(InputError, match="pass --form calibrated"):
         check(made.path, form="paper")
     assert made.checked  # what was found before is still there
@@ -298,6 +298,6 @@ def test_the_command_prints_both_performances_and_the_classes(trained, tmp_path,
     ):
         assert words in printed
     code, printed = faithmeter("check", tmp_path / "run")
-    assert (code, "at home with" in printed) == (0, True), printed
+    assert (code, "texts of this domain differ from those of the model's own" in printed) == (0, True), printed
     code, printed = faithmeter("transfer", trained.path, tmp_path / "other")
     assert (code, "--task" in printed) == (2, True)

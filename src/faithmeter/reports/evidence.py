@@ -17,6 +17,7 @@ from faithmeter.runs.results import (
     PLAIN,
     POWER,
     TRAINED_ON_MASKS,
+    TRANSFER,
     UNMASKED,
     Row,
     Rows,
@@ -138,6 +139,9 @@ def _random_masking(rows: Rows) -> str | None:
     if known_masks(rows) not in (MASKED, CLAIMED):
         found = "out-of-distribution" if smallest_of(p_values) <= LEVEL else "like unmasked ones"
         return f"Compared with unmasked texts, randomly masked texts are {found} ({smallest})."
+    if rows_of(rows, TRANSFER):
+        differ = "differ from those" if smallest_of(p_values) <= LEVEL else "are like texts"
+        return f"Randomly masked texts of this domain {differ} of the model's own ({smallest})."
     if smallest_of(p_values) <= LEVEL:
         return (
             f"Randomly masked test texts differ from randomly masked validation texts ({smallest}). The two splits are "
