@@ -810,7 +810,7 @@ def test_no_time_is_taken_from_a_clock_that_can_be_set():
         f"{file.name}: {line}"
         for file in Path(files.__file__).parent.rglob("*.py")
         for line in file.read_text(encoding="utf-8").splitlines()
-        if clocks.search(line) and "NOT_A_TIME" not in line
+        if clocks.search(line.replace("now.st_mtime_ns", ""))  # which tells whether a file has changed, not when
     ]
     assert not found
 

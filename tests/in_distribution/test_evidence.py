@@ -9,14 +9,16 @@ from conftest import random_classifier, sentiment_rows
 from scipy import stats
 
 from faithmeter import DataSpec, TrainingOptions, check, train
-from faithmeter.in_distribution.behaviour import AllMasked, all_masked, beside_unmasked
+from faithmeter.in_distribution.behaviour import AllMasked, all_masked
 from faithmeter.in_distribution.masf import fit_calibrated, masked_at_random, step_features
 from faithmeter.in_distribution.power import power, random_words, shuffled
+from faithmeter.in_distribution.verdict import dataset_verdict
+from faithmeter.masking import Purpose
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import performance
 from faithmeter.progress import Silent
 from faithmeter.runs.results import find
-from faithmeter.studies.train import encode
+from faithmeter.runs.texts import encode
 
 TEXTS = ["The film was great.", "Was the story bad? The plot was very good, it was not awful at all!", "bad"]
 
@@ -129,10 +131,19 @@ def test_plain_weights_declared_as_masked_are_found_out_by_what_they_do_with_not
     assert found["plain"].p_value > 0.05
 
 
+def beside_unmasked(classifier, masf, encoded, steps):
+    """The verdicts on randomly masked texts against the model's own unmasked ones."""
+    unmasked, lengths = masf.against_unmasked(), torch.from_numpy(encoded.lengths)
+    for step in steps:
+        features = classifier.features(masked_at_random(encoded, step, (0, Purpose.CHECK_MASKS)))
+        p_values = unmasked.p_values(features, lengths, torch.arange(len(encoded)), step)
+        yield dataset_verdict(unmasked, *p_values, lengths, step, torch.from_numpy(encoded.sources()))
+
+
 def test_masked_texts_beside_unmasked_ones_are_atypical_to_both_models_so_that_decides_nothing(toys):
     for run in toys.values():
         test, masf = split(run, "test"), fitted(run)
-        none, half, every = beside_unmasked(run.classifier(), masf, test, seed=0, steps=(0, 5, 10))
+        none, half, every = beside_unmasked(run.classifier(), masf, test, (0, 5, 10))
         assert not none.anywhere.rejected
         assert min(half.anywhere.share_below, every.anywhere.share_below) > 0.9
 

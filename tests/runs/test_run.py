@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,10 @@ def test_the_config_of_an_open_run_is_read_once(run, monkeypatch):
     assert opened.config.labels == ("a", "b")
     (run.path / "config.json").unlink()
     assert opened.config.labels == ("a", "b")
+
+
+def test_a_training_is_evidence_only_where_its_record_is_complete(checked_toy, tmp_path):
+    run = Run(shutil.copytree(checked_toy, tmp_path / "run"))
+    assert run.masks == "masked"
+    (run.path / "history.jsonl").unlink()
+    assert Run(run.path).masks == "unknown"

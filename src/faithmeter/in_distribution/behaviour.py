@@ -6,7 +6,6 @@ was trained on such texts knows that: it answers no worse than the class majorit
 is no surer than the classes' shares allow. Neither proves that masks were trained on; each can show that they were not.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +13,8 @@ import torch
 from numpy.typing import ArrayLike
 
 from faithmeter.data.batch import Encoded
-from faithmeter.in_distribution.masf import LEVEL, MaSF, masked_at_random
+from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.in_distribution.p_values import EXCESS_ALLOWED
-from faithmeter.in_distribution.verdict import Verdict, dataset_verdict
-from faithmeter.masking import STEPS, Purpose
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import below_majority_p_value, majority_performance, performance
 from faithmeter.statistics import mean_interval
@@ -63,20 +60,3 @@ def all_masked(classifier: Classifier, encoded: Encoded, train_labels: ArrayLike
         excess_loss=float(excess.mean()),
         interval=mean_interval(excess),
     )
-
-
-def beside_unmasked(
-    classifier: Classifier, masf: MaSF, encoded: Encoded, *, seed: int, steps: Sequence[int] = (1, STEPS // 2, STEPS)
-) -> list[Verdict]:
-    """Return the verdicts on randomly masked texts against the model's own unmasked ones, at some steps.
-
-    This is what a model that never saw masks is judged by. A model that knows masks may tell masked texts from unmasked
-    ones as well, so it is shown beside a claim and does not decide it.
-    """
-    unmasked, lengths = masf.against_unmasked(), torch.from_numpy(encoded.lengths)
-    groups, verdicts = torch.from_numpy(encoded.sources()), list[Verdict]()
-    for step in steps:
-        features = classifier.features(masked_at_random(encoded, step, (seed, Purpose.CHECK_MASKS)))
-        p_values = unmasked.p_values(features, lengths, torch.arange(len(encoded)), step)
-        verdicts.append(dataset_verdict(unmasked, *p_values, lengths, step, groups))
-    return verdicts

@@ -128,7 +128,7 @@ def _construction(rows: Rows) -> str | None:
         CLAIMED: "Nothing. That the model was trained on masked texts is its owner's claim (--masked-before), not "
         "evidence.",
         None: None,
-    }.get(known_masks(rows), "Nothing: the model came trained.")
+    }.get(known_masks(rows), "Nothing: there is no complete record of how the model was trained.")
 
 
 def _random_masking(rows: Rows) -> str | None:
@@ -211,6 +211,8 @@ def _behaviour(rows: Rows) -> str | None:
 
 
 def _power(rows: Rows) -> str | None:
-    names = dict(zip(POWER, ("random words in half of the places", "shuffled words", "another domain"), strict=True))
-    found = [f"{100 * row['value']:.0f} % of texts with {names[kind]}" for kind in POWER for row in rows_of(rows, kind)]
+    names = dict(
+        zip(POWER, ("with random words in half of the places", "with shuffled words", "of another domain"), strict=True)
+    )
+    found = [f"{100 * row['value']:.0f} % of texts {names[kind]}" for kind in POWER for row in rows_of(rows, kind)]
     return f"The same test finds {', '.join(found)}." if found else None

@@ -10,10 +10,10 @@ from faithmeter.masking import STEPS
 from faithmeter.reports.evidence import (
     best_accepted,
     checked_on_few,
-    evidence,
     known_masks,
     trusted,
     unverified,
+    worst_step,
 )
 from faithmeter.runs.results import (
     MASKED,
@@ -92,10 +92,9 @@ TERMS = (
     (
         "p-value",
         "The probability that chance alone gives a result at least this extreme. Below 0.05, randomly masked texts, or "
-        "a single text, are called out-of-distribution. For a measure it covers all steps together, and counts "
-        "slightly atypical texts as well as out-of-distribution ones: so it can be small where the latter are few, and "
-        "large where there are few texts. A measure is named in the verdict only if more than 5 % of its texts are "
-        "out-of-distribution.",
+        "a single text, are called out-of-distribution. For a measure it covers all "
+        "steps together, and counts the texts that are out-of-distribution: a measure with too many is rejected, and "
+        "not recommended.",
     ),
     ("class majority", "Performance of always predicting the most frequent class."),
 )
@@ -145,14 +144,6 @@ def alike(rows: Rows) -> list[str]:
 def equals(rows: Rows) -> list[str]:
     """Return those of `alike` that significantly beat random masking; the others are no substitute."""
     return [name for name in alike(rows) if beats_random(rows, name)]
-
-
-def checked(rows: Rows) -> str | None:
-    """Return what the check says of masking on this model, in words; None without a check."""
-    p_values = [row["value"] for row in rows_of(rows, "check_p_value")]
-    if not p_values:
-        return None
-    return " ".join(sentence for _, sentence in evidence(rows))
 
 
 def surely_positive(row: Row, tried: int) -> bool:
@@ -366,14 +357,10 @@ def _best_absolute(rows: Rows, best: str) -> list[str]:
     ]
 
 
-def strangers(rows: Rows) -> list[tuple[str, Row]]:
+def pushed_out(rows: Rows) -> list[tuple[str, Row]]:
     """Return the measures that push texts out-of-distribution, each with the step at which most of them are."""
-    found = []
-    for walk in rows_of(rows, "walk_p_value"):
-        shares = rows_of(rows, "share_out_of_distribution", walk["measure"])
-        worst = max(shares, key=lambda row: row["value"], default=None)
-        if walk["measure"] != "random" and walk["value"] <= LEVEL and worst is not None and worst["value"] > LEVEL:
-            found.append((walk["measure"], worst))
+    steps = [(name, worst_step(rows, name)) for row in rows_of(rows, "acu") if rejected(rows, name := row["measure"])]
+    found = [(name, step) for name, step in steps if step is not None]
     return sorted(found, key=lambda pair: -pair[1]["value"])
 
 
@@ -388,11 +375,11 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
             "Whether masking is in-distribution was not checked (the paper's form of the test gives no verdict)."
         )
         found.append(f"{checked_on_few(rows) or unchecked} So the comparison may not be fair.")
-    strange = [] if trusted(rows) is False else strangers(rows)
-    if strange:
+    outside = [] if trusted(rows) is False else pushed_out(rows)
+    if outside:
         each = [
             f"{name} up to {100 * row['value']:.0f} % (at {round(STEPS * row['masking_ratio']) * 10} % masked)"
-            for name, row in strange
+            for name, row in outside
         ]
         found.append(
             f"Masking by these measures pushes texts out-of-distribution, where chance gives 5 %: {names(each)}. Part "

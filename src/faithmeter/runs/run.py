@@ -310,16 +310,17 @@ class Run:
 
     @property
     def masks(self) -> str:
-        """Whether, and by whose word, the model was trained on masked texts: MASKED, PLAIN, CLAIMED or UNKNOWN.
+        """Whether the model was trained on masked texts, and who says so: MASKED, PLAIN, CLAIMED or UNKNOWN.
 
         A run on another domain has its model from a run that may have trained it, if it is still there.
         """
-        config, home = self.config, self.config.reference
-        if home is not None and (Path(home) / "config.json").is_file():
-            config = Run(home).config
-        if config.training is not None:
-            return MASKED if config.knows_masks else PLAIN
-        return CLAIMED if config.masked_before else UNKNOWN
+        home = self.config.reference
+        trained = Run(home) if home is not None and (Path(home) / "config.json").is_file() else self
+        if trained.config.training is None:
+            return CLAIMED if trained.config.masked_before else UNKNOWN
+        if not (trained.trained and trained.history):  # the record of the training is not complete
+            return UNKNOWN
+        return MASKED if trained.config.knows_masks else PLAIN
 
     @property
     def _stored_results(self) -> list[Row]:
@@ -445,7 +446,7 @@ def environment() -> dict[str, Any]:
 def _state(files: Iterable[Path]) -> tuple[tuple[Path, int, int, int], ...]:
     """Return what changes when a file does, of each: its inode, as files are replaced, its size and its stamp."""
     every = ((file, file.stat()) for file in sorted(files))
-    return tuple((file, now.st_ino, now.st_size, now.st_mtime_ns) for file, now in every)  # NOT_A_TIME: compared only
+    return tuple((file, now.st_ino, now.st_size, now.st_mtime_ns) for file, now in every)
 
 
 @lru_cache(maxsize=64)  # each piece of a measurement asks; a base-size model has half a gigabyte

@@ -2,4 +2,3 @@
 
 TRAIN, CHECK, MEASURE, SUMMARISE, JUDGE, SELECT = "train", "check", "measure", "summarise", "judge", "select"
 BEGIN, RETRAIN, GATHER = "begin", "retrain", "gather"  # of an experiment of retraining
-RANDOM = "random"

@@ -12,6 +12,7 @@ from faithmeter.importance.table import IMPORTANCE_MEASURES, distinct
 from faithmeter.judges.judge import Need
 from faithmeter.judges.table import JUDGES
 from faithmeter.masking import STEPS
+from faithmeter.measuring.retraining import RANDOM
 from faithmeter.progress import Silent
 from faithmeter.runs.texts import encode, in_units
 from faithmeter.runs.timing import epoch_seconds, estimated_seconds, seconds_per_token
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from faithmeter.data.batch import Encoded
     from faithmeter.data.splits import Splits
     from faithmeter.studies.suite.jobs import Job, Plan
-from faithmeter.runs.stages import CHECK, JUDGE, MEASURE, RANDOM, RETRAIN, TRAIN
+from faithmeter.runs.stages import CHECK, JUDGE, MEASURE, RETRAIN, TRAIN
 from faithmeter.training.start import fresh_classifier, training_defaults, with_classes_of
 
 SAMPLE = 500  # rows of each split that are tokenised and timed; the others are taken to be like them

@@ -21,7 +21,7 @@ from faithmeter.data.units import TOKEN
 from faithmeter.files import at_work, write_json
 from faithmeter.judges.judge import Need
 from faithmeter.judges.table import JUDGES
-from faithmeter.measuring.retraining import graph
+from faithmeter.measuring.retraining import RANDOM, graph
 from faithmeter.models.sources import absolute_model
 from faithmeter.progress import Silent
 from faithmeter.runs.run import Run
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from faithmeter.studies.select import SelectOptions
     from faithmeter.studies.suite.file import Suite, SuiteModel, SuiteTask
     from faithmeter.training.config import TrainingOptions
-from faithmeter.runs.stages import BEGIN, CHECK, GATHER, JUDGE, MEASURE, RANDOM, RETRAIN, SELECT, SUMMARISE, TRAIN
+from faithmeter.runs.stages import BEGIN, CHECK, GATHER, JUDGE, MEASURE, RETRAIN, SELECT, SUMMARISE, TRAIN
 from faithmeter.studies.train import train_or_go_on
 
 FORMAT = 1  # of the marks; jobs marked in another format are not taken to be done
