@@ -30,12 +30,13 @@ from torch import Tensor
 from faithmeter import Run
 from faithmeter.data.batch import Encoded
 from faithmeter.in_distribution.behaviour import all_masked
-from faithmeter.in_distribution.masf import LEVEL, MaSF, fit_calibrated, masked_at_random, step_features
+from faithmeter.in_distribution.masf import MaSF, fit_calibrated, masked_at_random, step_features
 from faithmeter.in_distribution.power import random_words
 from faithmeter.masking import random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Silent
 from faithmeter.runs.texts import encode
+from faithmeter.statistics import LEVEL
 
 FIFTHS = 5
 

@@ -42,7 +42,7 @@ from faithmeter.measuring import retraining as roar
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.from_scratch import small_classifier
 from faithmeter.studies.roar import rows as roar_summary
-from faithmeter.studies.roar.synthetic import synthetic_roar
+from faithmeter.studies.roar.roar import synthetic_roar
 from faithmeter.studies.suite.file import ready_suites
 from faithmeter.training import curriculum
 from faithmeter.training import start as training
@@ -203,6 +203,8 @@ def world(tmp_path_factory) -> Path:
     """The files that the pages speak of."""
     folder = tmp_path_factory.mktemp("world")
     write_rows(folder / "reviews.csv", single(24, 0, "review", "stars", (1, 5)))
+    authored = [{**row, "author": number // 2} for number, row in enumerate(single(24, 0, "review", "stars", (1, 5)))]
+    write_rows(folder / "authored.csv", authored)
     write_rows(
         folder / "pairs.jsonl", pairs(24, 0, "premise", "hypothesis", "verdict", ("entailment", "contradiction"))
     )

@@ -3,7 +3,6 @@ import pytest
 
 from faithmeter.errors import InputError
 from faithmeter.performance import (
-    LEVEL,
     METRICS,
     below_majority_p_value,
     majority_p_value,
@@ -11,7 +10,7 @@ from faithmeter.performance import (
     performance,
     weighted_performance,
 )
-from faithmeter.statistics import EachLeftOut
+from faithmeter.statistics import LEVEL, EachLeftOut
 
 
 def test_metrics_on_four_answers_worked_by_hand():

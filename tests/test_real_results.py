@@ -8,10 +8,10 @@ import pytest
 
 from faithmeter import DataSpec, MeasureOptions, Run, TrainingOptions, check, measure, train
 from faithmeter.data.splits import load_splits
-from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.in_distribution.p_values import smallest_of
 from faithmeter.performance import performance
 from faithmeter.runs.results import find
+from faithmeter.statistics import LEVEL
 
 
 def accuracy_on(run: Run, splits) -> float:

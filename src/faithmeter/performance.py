@@ -1,27 +1,37 @@
 """Performance of a classifier: the papers' metrics, and the class majority."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse, stats
-from sklearn import metrics
 
 from faithmeter.errors import InputError, nearest
 from faithmeter.statistics import Weights
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-LEVEL = 0.05  # of the test whether a model does better than answers that do not depend on the text
 DRAWS = 499
+
+
+def _scores() -> ModuleType:
+    """Return sklearn's metrics, imported where a score is asked for: that takes as long as to explain a text."""
+    from sklearn import metrics
+
+    return metrics
+
 
 METRICS: Mapping[str, Callable[[ArrayLike, ArrayLike], float]] = MappingProxyType(
     {
-        "accuracy": lambda gold, predicted: float(metrics.accuracy_score(gold, predicted)),
-        "macro-f1": lambda gold, predicted: float(metrics.f1_score(gold, predicted, average="macro", zero_division=0)),
-        "micro-f1": lambda gold, predicted: float(metrics.f1_score(gold, predicted, average="micro", zero_division=0)),
-        "matthews": lambda gold, predicted: float(metrics.matthews_corrcoef(gold, predicted)),
+        "accuracy": lambda gold, predicted: float(_scores().accuracy_score(gold, predicted)),
+        "macro-f1": lambda gold, predicted: float(
+            _scores().f1_score(gold, predicted, average="macro", zero_division=0)
+        ),
+        "micro-f1": lambda gold, predicted: float(
+            _scores().f1_score(gold, predicted, average="micro", zero_division=0)
+        ),
+        "matthews": lambda gold, predicted: float(_scores().matthews_corrcoef(gold, predicted)),
     }
 )
 
@@ -65,13 +75,13 @@ def weighted_performance(metric: str, gold: Ints, predicted: Ints) -> Callable[[
     return reached
 
 
-def _one_hot(chosen: Ints, classes: int, where: NDArray[np.bool_] | None = None) -> sparse.csr_array:
+def _one_hot(chosen: Ints, classes: int, where: NDArray[np.bool_] | None = None) -> "scipy.sparse.csr_array":
     """Return (n, columns · classes) zeros and ones of (n, columns) class numbers: 1 at the class, where it counts."""
     n, columns = chosen.shape
     kept = np.ones(chosen.shape, dtype=np.bool_) if where is None else where
     rows, at = np.nonzero(kept)
     ones = np.ones(len(rows))
-    return sparse.csr_array((ones, (rows, at * classes + chosen[kept])), shape=(n, columns * classes))
+    return scipy.sparse.csr_array((ones, (rows, at * classes + chosen[kept])), shape=(n, columns * classes))
 
 
 def _of_counts(metric: str, gold_count: Floats, predicted_count: Floats, both_count: Floats, total: Floats) -> Floats:
@@ -106,7 +116,7 @@ def below_majority_p_value(metric: str, train_labels: ArrayLike, gold: Ints, pre
     blind = np.full_like(gold, _most_frequent(train_labels))
     if require_metric(metric) in ("accuracy", "micro-f1"):
         right, lucky = predicted == gold, blind == gold
-        return float(stats.binom.cdf((right & ~lucky).sum(), (right != lucky).sum(), 0.5))
+        return float(scipy.stats.binom.cdf((right & ~lucky).sum(), (right != lucky).sum(), 0.5))
     swapped = np.random.default_rng(0).random((len(gold), DRAWS + 1)) < 0.5
     swapped[:, 0] = False
     ours, majority = (np.where(swapped, *pair) for pair in ((blind[:, None], predicted[:, None]),
@@ -128,7 +138,7 @@ def majority_p_value(metric: str, train_labels: ArrayLike, gold: Ints, predicted
     """
     if require_metric(metric) in ("accuracy", "micro-f1"):
         right, blind = predicted == gold, gold == _most_frequent(train_labels)
-        return float(stats.binom.sf((right & ~blind).sum() - 1, (right != blind).sum(), 0.5))
+        return float(scipy.stats.binom.sf((right & ~blind).sum() - 1, (right != blind).sum(), 0.5))
     classes = np.union1d(gold, predicted)
     golden, answers = np.searchsorted(classes, gold), np.searchsorted(classes, predicted)
     random = np.random.default_rng(0)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from faithmeter.attacks import search
 from faithmeter.attacks.kinds import ATTACKS, DEFAULT_KINDS
 from faithmeter.attacks.neighbours import Neighbours
-from faithmeter.attacks.order import ORDERS
-from faithmeter.attacks.search import attack_texts
+from faithmeter.attacks.search import ORDERS, attack_texts
 from faithmeter.attacks.words import divided
 from faithmeter.errors import InputError
 from faithmeter.masking import Purpose, random_stream

@@ -21,8 +21,8 @@ from conftest import random_classifier, sentiment_rows
 
 from faithmeter import IMPORTANCE_MEASURES, AuditOptions, EngineOptions, InputError, Run, SelectOptions, TrainingOptions
 from faithmeter.attacks.kinds import ATTACKS
-from faithmeter.cli import choices
 from faithmeter.cli import main as cli
+from faithmeter.cli import options as choices
 from faithmeter.data.units import UNITS
 from faithmeter.judges.known_token import PLACES
 from faithmeter.judges.selection import RATIONALES

@@ -5,11 +5,12 @@ import pytest
 import torch
 from conftest import WORDS, random_classifier
 
-from faithmeter.in_distribution.masf import LEVEL, fit_calibrated, step_features
+from faithmeter.in_distribution.masf import fit_calibrated, step_features
 from faithmeter.judges import drift as room
 from faithmeter.judges.drift import Space, drift, fit_space, principal_components
 from faithmeter.masking import STEPS
 from faithmeter.models.from_scratch import bilstm_classifier
+from faithmeter.statistics import LEVEL
 
 TEXTS = ["the film was great", "was the story bad? the plot was very good!", "good", "", "it was not awful at all"] * 2
 

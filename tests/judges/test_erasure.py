@@ -6,10 +6,11 @@ import torch
 from conftest import random_classifier
 
 from faithmeter import InputError
-from faithmeter.in_distribution.masf import LEVEL, fit_calibrated, step_features
+from faithmeter.in_distribution.masf import fit_calibrated, step_features
 from faithmeter.judges.erasure import RATIOS, erasure, tokens_of
 from faithmeter.masking import STEPS, random_count_mask, random_stream
 from faithmeter.models.classifier import Classifier
+from faithmeter.statistics import LEVEL
 
 TEXTS = ["the film was great", "was the story bad? the plot was very good!", "good", "", "it was not awful at all"] * 2
 

@@ -5,10 +5,11 @@ import pytest
 import torch
 from conftest import random_classifier
 
-from faithmeter.in_distribution.masf import LEVEL, fit_calibrated, step_features
+from faithmeter.in_distribution.masf import fit_calibrated, step_features
 from faithmeter.judges import fidelity as room
 from faithmeter.judges.fidelity import fidelity
 from faithmeter.masking import STEPS
+from faithmeter.statistics import LEVEL
 
 TEXTS = ["the film was great", "was the story bad? the plot was very good!", "good", "", "it was not awful at all"] * 2
 

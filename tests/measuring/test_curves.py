@@ -19,7 +19,7 @@ from faithmeter.measuring.curves import (
     performance_band,
     random_spread,
 )
-from faithmeter.statistics.intervals import ratio_interval
+from faithmeter.statistics.intervals import jackknife_interval, ratio_interval
 
 
 def batch(maskable: list[list[bool]], masked: list[list[bool]] | None = None) -> Batch:
@@ -167,14 +167,25 @@ def test_faithfulness_on_one_model_with_an_interval_over_observations():
     result = faithfulness_over_observations("accuracy", gold, answers([0.9, 0.4, 0.3]), [answers([0.9, 0.7, 0.3])])
     assert (result.acu, result.racu) == pytest.approx((0.15, 0.15 / 0.35))
     low, high = result.acu_interval
-    # ACU is half the share of rows right at random's middle step and not at ours: 30 of 100, sd .5·sqrt(.3·.7/99)
-    assert (low, high) == pytest.approx((0.15 - 1.98422 * 0.023028, 0.15 + 1.98422 * 0.023028), abs=1e-5)
+    # ACU is half the share of rows right at random's middle step and not at ours: 30 of 100, sd .5·sqrt(.3·.7/99);
+    # skewness .4/sqrt(.3·.7) moves it by .872872 · .23028/600 · (1 + 2·1.98422²) = .002973
+    half = 1.98422 * 0.023028
+    assert (low, high) == pytest.approx((0.15 + 0.002973 - half, 0.15 + 0.002973 + half), abs=1e-5)
     assert (result.over, result.n) == ("observations", 100)
     # rows that are right under random masking at the first two of three steps have .75 of RACU's denominator each,
     # those that are right at the first alone .25, and those that always are nothing
     numerator = np.repeat([0.0, 0.5, 0.0], [40, 30, 30])
     denominator = np.repeat([0.0, 0.75, 0.25, 0.0], [30, 40, 20, 10])
     assert result.racu_interval == pytest.approx(ratio_interval((0.15, 0.35), numerator, denominator))
+
+
+@pytest.mark.parametrize(("middle", "differing"), [(0.79, 19), (0.8, 20)])
+def test_texts_that_random_masking_answers_otherwise_are_counted_for_the_interval_of_acu(middle, differing):
+    gold = np.ones(100, dtype=int)
+    result = faithfulness_over_observations("accuracy", gold, answers([0.9, 0.6, 0.3]), [answers([0.9, middle, 0.3])])
+    values = np.repeat([0.5, 0.0], [differing, 100 - differing])
+    assert result.acu_interval == pytest.approx(jackknife_interval(values, values.mean(), differing=differing))
+    assert (result.acu_interval == pytest.approx(jackknife_interval(values, values.mean()))) == (differing == 20)
 
 
 def test_there_is_no_interval_of_racu_where_random_masking_may_cost_nothing():

@@ -20,18 +20,16 @@ from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 from faithmeter.reports import card, figures, sentences
 from faithmeter.reports.card import model_card
 from faithmeter.reports.evidence import conclusion, evidence, trusted
-from faithmeter.reports.formats import Table, as_csv, as_html, as_latex, as_markdown
-from faithmeter.reports.page import render_page
+from faithmeter.reports.formats import as_csv, as_html, as_latex, as_markdown, render_page
+from faithmeter.reports.parts import Table
 from faithmeter.reports.ranked import ranked_table
 from faithmeter.reports.roar import Retrained, leaks, retrained_sections
 from faithmeter.reports.roar import verdict as retraining_verdict
 from faithmeter.runs import run as run_module
 from faithmeter.runs.results import CHECKED_TEXTS, Result, find, most_faithful
-from faithmeter.studies.commands import commands_of
 from faithmeter.studies.measure import MeasureOptions
-from faithmeter.studies.report import _examples
-from faithmeter.studies.roar.roar import RoarOptions, roar
-from faithmeter.studies.roar.synthetic import synthetic_roar
+from faithmeter.studies.report import _examples, commands_of
+from faithmeter.studies.roar.roar import RoarOptions, roar, synthetic_roar
 from faithmeter.training import config as config_of_training
 from faithmeter.training.strategy import STRATEGIES, Strategy
 

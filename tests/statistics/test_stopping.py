@@ -28,11 +28,11 @@ def rounds_of(scores, looks=LOOKS):
     return [scores[:texts] for texts in looks.texts]
 
 
-def test_looks_grow_by_half_and_end_with_all_texts():
-    assert planned_looks(300) == (30, 45, 68, 102, 153, 230, 300)
-    assert planned_looks(200) == (30, 45, 68, 102, 153, 200)
-    assert planned_looks(180) == (30, 45, 68, 102, 180)  # 153 and 27 more would be a short last round
-    assert planned_looks(30) == (30,)
+def test_looks_grow_by_two_fifths_and_end_with_all_texts():
+    assert planned_looks(300) == (20, 28, 40, 56, 79, 111, 156, 219, 300)
+    assert planned_looks(200) == (20, 28, 40, 56, 79, 111, 156, 200)
+    assert planned_looks(180) == (20, 28, 40, 56, 79, 111, 180)  # 156 and 24 more would be a short last round
+    assert planned_looks(20) == (20,)
     assert planned_looks(12) == (12,)
 
 
@@ -183,4 +183,4 @@ def test_at_the_last_look_the_flips_that_passed_before_are_what_was_spent_before
     monkeypatch.setattr(stopping, "_bound", recorded)
     scores = np.random.default_rng(8).normal(size=(100, 4))
     assert decide(rounds_of(scores), dataclasses.replace(LOOKS, hopeless=0.0)).may_be_best.all()
-    assert counted[-1] == (16, pytest.approx(0.05))  # int(.05 · .68 · 500) − 1
+    assert counted[-1] == (19, pytest.approx(0.05))  # int(.05 · √.68 · 500) − 1

@@ -30,7 +30,7 @@ from faithmeter.reports.evidence import contradicted, known_masks
 from faithmeter.runs.results import find, rows_of
 from faithmeter.studies import adopt as adopting
 from faithmeter.studies.check import in_words
-from faithmeter.studies.commands import commands_of
+from faithmeter.studies.report import commands_of
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,9 @@ from faithmeter.runs import shards
 from faithmeter.runs.results import find, rows_of
 from faithmeter.studies import audit as auditing
 from faithmeter.studies import judgement_rows
-from faithmeter.studies.commands import commands_of
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.judgement_rows import drift_points, read_judgements
-from faithmeter.studies.report import _repetitions
+from faithmeter.studies.report import _repetitions, commands_of
 
 MEASURES = ("grad-l2", "x-grad-signed", "x-grad-abs", "loo-signed", "attention")
 CHEAP = AuditOptions(("erasure",), MEASURES, rows=12)
@@ -266,14 +265,14 @@ def other_seed(trained_toy, tmp_path_factory):
 
 
 def test_another_seed_is_compared_where_it_is_named_and_random_weights_are_less_alike(run, other_seed):
-    given = AuditOptions(("random-weights", "other-seed"), MEASURES, rows=20, other=other_seed.path)
+    given = AuditOptions(("random-weights", "other-seed"), MEASURES, rows=80, other=other_seed.path)
     found = audit(run.path, given).results
     assert find(found, "audit_other-seed_same_answer", "loo-signed")["value"] > 0.8
     alike, untrained = (
         find(found, f"audit_{judge}_rank_correlation", "loo-signed", detail=detail)["value"]
         for judge, detail in (("other-seed", "same answer"), ("random-weights", None))
     )
-    assert alike > untrained + 0.1
+    assert alike > untrained + 0.05
     assert f"--other {other_seed.path}" in " ".join(commands_of(run))
 
 

@@ -82,6 +82,17 @@ def test_measures_share_a_letter_unless_they_are_told_apart_and_the_best_set_lea
     assert unbeaten(rows, ["c"]) == ["c"]  # where the others are not asked about
 
 
+@pytest.mark.parametrize(("texts", "winner"), [(49, "loo-signed"), (50, "beam")])
+def test_a_measure_with_fewer_than_half_of_the_texts_is_not_the_most_faithful(texts, winner):
+    def row(measure, value, n):
+        ends = {"low": value - 0.1, "high": value + 0.1}
+        return Result(kind="acu", value=value, metric="accuracy", n=n, measure=measure, **ends).as_row()
+
+    rows = [row("beam", 0.9, texts), row("loo-signed", 0.5, 100), row("grad-l2", 0.4, 100)]
+    assert most_faithful(rows) == winner
+    assert most_faithful(rows, among={"beam"}) == "beam"
+
+
 def test_a_measure_that_another_is_surely_ahead_of_is_not_the_most_faithful_by_a_narrower_interval():
     def row(kind, value, measure, **other):
         return Result(kind=kind, value=value, metric="accuracy", n=200, measure=measure, **other).as_row()

@@ -868,7 +868,7 @@ def test_options_about_data_that_is_not_named_are_not_swallowed(run, faithmeter)
 def rows_with(costs):
     """Result rows of measures: name → (ACU, seconds a text, tokens through the model a text)."""
     kinds = ("acu", "seconds_per_text", "token_passes")
-    empty = {"masking_ratio": None, "detail": None, "low": None, "high": None}
+    empty = {"masking_ratio": None, "detail": None, "low": None, "high": None, "n": 100}
     return [
         {"kind": kind, "measure": name, "value": value, **empty}
         for name, values in costs.items()

@@ -15,9 +15,8 @@ from faithmeter.reports.select import select_sections
 from faithmeter.runs import shards
 from faithmeter.runs.results import Result, find, rows_of
 from faithmeter.studies import select as selecting
-from faithmeter.studies.commands import commands_of
 from faithmeter.studies.faithfulness_rows import pool
-from faithmeter.studies.report import _repetitions
+from faithmeter.studies.report import _repetitions, commands_of
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 OPTIONS = SelectOptions(("loo-signed",), ("top",))

@@ -26,7 +26,7 @@ from faithmeter.studies.measure import _measure_piece, begin_measuring, measure_
 from faithmeter.studies.roar import rows as roar_summary
 from faithmeter.studies.suite.file import read_suite, ready_suites
 from faithmeter.studies.suite.jobs import jobs_of, plans
-from faithmeter.studies.suite.suite import EngineOptions, bench_suite
+from faithmeter.studies.suite.suite import EngineOptions, _as_begun, bench_suite
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 SUITE = """
@@ -241,6 +241,22 @@ def one_here(classifier, batch, targets, seed):
     """A measure of the user's own, which no other process knows."""
     assert os.getpid() == HERE
     return batch.input_ids.float()
+
+
+def test_a_suite_that_was_begun_in_the_order_of_its_file_goes_on_in_it(tmp_path):
+    (tmp_path / "mine.toml").write_text(SUITE)
+    suite = read_suite(tmp_path / "mine.toml")
+    assert _as_begun(suite, tmp_path).tasks[0].data.row_order == "content"
+    run = tmp_path / "runs" / "rows" / "tiny" / "masked-0"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps({"data": {"data": "rows.jsonl"}}))
+    begun = _as_begun(suite, tmp_path)
+    assert begun.tasks[0].data.row_order == "file"
+    new, old = (
+        next(iter(jobs_of(plans(one, {("rows", "tiny"): "x"})[0], 1))).settings["data"] for one in (suite, begun)
+    )
+    assert new["row_order"] == "content"
+    assert not {"row_order", "group"} & set(old)  # as marks of before have it
 
 
 HERE = os.getpid()

@@ -32,8 +32,7 @@ from faithmeter.reports.transfer import transfer_sections
 from faithmeter.runs.results import CHECKED_TEXTS, find, rows_of
 from faithmeter.studies.audit import AuditOptions
 from faithmeter.studies.check import in_words
-from faithmeter.studies.commands import commands_of
-from faithmeter.studies.report import _repetitions
+from faithmeter.studies.report import _repetitions, commands_of
 from faithmeter.studies.transfer import match_classes
 
 pytestmark = pytest.mark.usefixtures("without_figures")

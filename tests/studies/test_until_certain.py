@@ -13,10 +13,9 @@ from faithmeter.runs.results import find, rows_of
 from faithmeter.statistics.best_set import best_set, differences_between
 from faithmeter.statistics.stopping import planned_looks
 from faithmeter.studies import measure as measuring
-from faithmeter.studies.commands import commands_of
 from faithmeter.studies.measure import MeasureOptions, measure
 from faithmeter.studies.plan import plan
-from faithmeter.studies.report import report
+from faithmeter.studies.report import commands_of, report
 from faithmeter.studies.until_certain import cut_at_looks, scores_on
 
 pytestmark = pytest.mark.usefixtures("without_figures")
@@ -58,10 +57,10 @@ def without_times(run):
 
 def test_rows_are_cut_at_the_looks_of_the_whole_study_and_a_short_walk_has_the_first_of_them():
     rows = np.arange(100, 200)
-    assert planned_looks(100) == (30, 45, 68, 100)
-    assert [len(part) for part in cut_at_looks(rows, 100)] == [30, 15, 23, 32]
-    assert [part.tolist() for part in cut_at_looks(rows[:45], 100)] == [list(range(100, 130)), list(range(130, 145))]
-    assert [len(part) for part in cut_at_looks(rows[:50], 100)] == [30, 15, 5]  # beam search on 50 texts
+    assert planned_looks(100) == (20, 28, 40, 56, 79, 100)
+    assert [len(part) for part in cut_at_looks(rows, 100)] == [20, 8, 12, 16, 23, 21]
+    assert [part.tolist() for part in cut_at_looks(rows[:28], 100)] == [list(range(100, 120)), list(range(120, 128))]
+    assert [len(part) for part in cut_at_looks(rows[:50], 100)] == [20, 8, 12, 10]  # beam search on 50 texts
     assert [len(part) for part in cut_at_looks(rows[:10], 100)] == [10]
 
 
@@ -89,13 +88,13 @@ def test_it_ends_early_with_the_best_set_of_all_texts_and_says_what_was_saved(pa
     scores = scores_on(full, test, [GOOD, BAD], np.array(_rows(full, GOOD)))
     assert best_set(differences_between(scores)).may_be_best.tolist() == [True, False]
     assert texts_of(full) == {GOOD: 80, BAD: 80}
-    assert texts_of(run) == {GOOD: 30, BAD: 30}
-    # all texts have four words, and all walks, that of the draw too, have 30 of 80 texts: 62.5 %
+    assert texts_of(run) == {GOOD: 20, BAD: 20}
+    # all texts have four words, and all walks, that of the draw too, have 20 of 80 texts
     assert heard.notes == [
-        "Measured until certain, on 30 of 80 texts: one measure is left; 62% of the passes were saved. May be best: "
+        "Measured until certain, on 20 of 80 texts: one measure is left; 75% of the passes were saved. May be best: "
         "loo-signed."
     ]
-    assert find(run.results, "random_spread", "random")["n"] == 30
+    assert find(run.results, "random_spread", "random")["n"] == 20
 
 
 def test_a_dropped_measure_is_not_measured_further_and_the_baseline_has_all_texts(path, monkeypatch):
@@ -112,8 +111,8 @@ def test_a_dropped_measure_is_not_measured_further_and_the_baseline_has_all_text
     monkeypatch.setattr(measuring, "Rounds", NeverHopeless)
     twin = counted("twin", IMPORTANCE_MEASURES[GOOD].explain)
     run = measure(path, asked(measures=(GOOD, twin, counted("worst", worst)), random_runs=2))
-    assert texts_of(run) == {GOOD: 80, "twin": 80, "worst": 30}
-    assert explained == {"worst": 30 * 9, "twin": 80 * 9}  # before each step but the last, which masks all
+    assert texts_of(run) == {GOOD: 80, "twin": 80, "worst": 20}
+    assert explained == {"worst": 20 * 9, "twin": 80 * 9}  # before each step but the last, which masks all
     assert find(run.results, "random_spread", "random")["n"] == 80
     assert "all texts were measured" in run.measurement_settings["asked"]["ended"]
 
@@ -129,7 +128,7 @@ def test_two_measures_that_never_differ_are_given_up_at_the_first_look(path):
         return IMPORTANCE_MEASURES[GOOD].explain(classifier, batch, targets, seed)
 
     run = measure(path, asked(measures=(GOOD, twin)))
-    assert texts_of(run) == {GOOD: 30, "twin": 30}
+    assert texts_of(run) == {GOOD: 20, "twin": 20}
     assert "the full number of texts would hardly leave out another" in run.measurement_settings["asked"]["ended"]
 
 
@@ -160,13 +159,13 @@ def test_a_measure_that_is_added_is_compared_with_those_before(path):
     measure(path, asked(measures=(GOOD, "grad-l2")))
     run = measure(path, asked(measures=(worst,)))
     assert set(texts_of(run)) == {GOOD, "grad-l2", "worst"}
-    assert texts_of(run)["worst"] == 30
+    assert texts_of(run)["worst"] == 20
 
 
 def test_beam_search_on_fewer_texts_takes_no_part(path):
     heard = Heard()
     run = measure(path, asked(measures=(GOOD, worst, "beam"), beam_rows=5), reporter=heard)
-    assert texts_of(run) == {GOOD: 30, BAD: 30, "beam": 5}
+    assert texts_of(run) == {GOOD: 20, BAD: 20, "beam": 5}
     assert any("beam has fewer texts, so it took no part" in note for note in heard.notes)
     with pytest.raises(InputError, match="two measures or more that have the same texts"):
         measure(path.parent / "run", asked(measures=("beam",), beam_rows=5, seed=1))

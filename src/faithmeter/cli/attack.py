@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import names_in, several
-from faithmeter.cli.options import load_libraries, names
+from faithmeter.cli.options import load_libraries, names, names_in, several
 from faithmeter.cli.printing import console, hint, print_section, terminal
 from faithmeter.progress import OnlyWarnings
 
@@ -15,17 +14,17 @@ EXAMPLES = 3
 
 
 def attack(
-    run: Annotated[Path, typer.Argument(help="A trained run.")],
-    rows: Annotated[int, typer.Option(min=1, help="Test texts to attack, drawn at random.")] = 200,
+    run: Annotated[Path, Argument(help="A trained run.")],
+    rows: Annotated[int, Option(min=1, help="Test texts to attack, drawn at random.")] = 200,
     kinds: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"{several('attacks.kinds.ATTACKS')}.  [default: {','.join(names_in('attacks.kinds.DEFAULT_KINDS'))}]"
         ),
     ] = None,
-    budget: Annotated[float, typer.Option(help="Maximum share of a text's words to change, rounded up.")] = 0.2,
-    seed: Annotated[int, typer.Option(min=0, help="Seed for the choice of texts and misspellings.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")] = False,
+    budget: Annotated[float, Option(help="Maximum share of a text's words to change, rounded up.")] = 0.2,
+    seed: Annotated[int, Option(min=0, help="Seed for the choice of texts and misspellings.")] = 0,
+    as_json: Annotated[bool, Option("--json", help="One JSON object per line, for machines.")] = False,
 ) -> None:
     """Change words of test texts until the prediction changes.
 

@@ -3,51 +3,44 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import either, names_in, several
-from faithmeter.cli.options import MEASURES, load_libraries, names
+from faithmeter.cli.options import MEASURES, either, load_libraries, names, names_in, several
 from faithmeter.cli.printing import hint, print_section, terminal
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    run: Annotated[Path, Argument(help="A trained run.")],
     judges: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"{several('judges.table.JUDGES')}.  [default: all that apply except "
             f"{' and '.join(names_in('judges.table.ON_REQUEST'))}]"
         ),
     ] = None,
     measures: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.ORDER_ONLY'))}, "
             f"{', '.join(names_in('importance.table.ON_REQUEST'))}]"
         ),
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Test texts per judge, drawn at random.  [default: 20 to 200]")
+        int | None, Option(min=1, help="Test texts per judge, drawn at random.  [default: 20 to 200]")
     ] = None,
-    place: Annotated[
-        str, typer.Option(help=f"Where the known token goes: {either('judges.known_token.PLACES')}.")
-    ] = "end",
-    rationales: Annotated[str | None, typer.Option(help="Column of the test data with human rationales.")] = None,
-    adversary_steps: Annotated[
-        int, typer.Option(min=1, help="Steps of an adversarial attack on an explanation.")
-    ] = 500,
+    place: Annotated[str, Option(help=f"Where the known token goes: {either('judges.known_token.PLACES')}.")] = "end",
+    rationales: Annotated[str | None, Option(help="Column of the test data with human rationales.")] = None,
+    adversary_steps: Annotated[int, Option(min=1, help="Steps of an adversarial attack on an explanation.")] = 500,
     attacks: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"Attacks on texts, as --kinds of `faithmeter attack`: {several('attacks.kinds.ATTACKS')}.  "
             f"[default: {','.join(names_in('attacks.kinds.DEFAULT_KINDS'))}]"
         ),
     ] = None,
-    budget: Annotated[float, typer.Option(help="Maximum share of a text's words that an attack changes.")] = 0.2,
-    other: Annotated[
-        Path | None, typer.Option(help="A run that differs only in the training seed, for other-seed.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed for texts, samples, fresh weights and attacks.")] = 0,
+    budget: Annotated[float, Option(help="Maximum share of a text's words that an attack changes.")] = 0.2,
+    other: Annotated[Path | None, Option(help="A run that differs only in the training seed, for other-seed.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed for texts, samples, fresh weights and attacks.")] = 0,
 ) -> None:
     """Judge explanations by other methods of the literature.
 

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import either
-from faithmeter.cli.options import load_libraries
+from faithmeter.cli.options import either, load_libraries
 from faithmeter.cli.printing import console, terminal
 from faithmeter.errors import InputError
 from faithmeter.progress import Terminal
@@ -16,33 +15,31 @@ RAY = "With --engine ray"
 
 def bench_suite(
     suite: Annotated[
-        str | None, typer.Argument(metavar="SUITE", help="A suite file, or the name of an included one.")
+        str | None, Argument(metavar="SUITE", help="A suite file, or the name of an included one.")
     ] = None,
-    out: Annotated[Path | None, typer.Argument(help="Folder for all runs.")] = None,
+    out: Annotated[Path | None, Argument(help="Folder for all runs.")] = None,
     engine: Annotated[
         str | None,
-        typer.Option(help=f"{either('studies.suite.suite.ENGINES')}.  [default: processes, one per core]"),
+        Option(help=f"{either('studies.suite.suite.ENGINES')}.  [default: processes, one per core]"),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Jobs in parallel.  [default: one per core, or all of the cluster]")
+        int | None, Option(min=1, help="Jobs in parallel.  [default: one per core, or all of the cluster]")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Address of the cluster.  [default: start one here]", rich_help_panel=RAY)
+        str | None, Option(help="Address of the cluster.  [default: start one here]", rich_help_panel=RAY)
     ] = None,
-    cpus: Annotated[float, typer.Option(help="Cores per worker.", rich_help_panel=RAY)] = 1,
-    gpus: Annotated[float, typer.Option(help="GPUs per worker, or a share of one.", rich_help_panel=RAY)] = 0,
+    cpus: Annotated[float, Option(help="Cores per worker.", rich_help_panel=RAY)] = 1,
+    gpus: Annotated[float, Option(help="GPUs per worker, or a share of one.", rich_help_panel=RAY)] = 0,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with the files of named tasks: DIR/sst2/train.csv ...")
+        Path | None, Option(help="Folder with the files of named tasks: DIR/sst2/train.csv ...")
     ] = None,
     redo: Annotated[
-        bool, typer.Option("--redo", help="Remove results with other settings, data or model, and redo them.")
+        bool, Option("--redo", help="Remove results with other settings, data or model, and redo them.")
     ] = False,
-    estimate: Annotated[
-        bool, typer.Option(help="Estimate the duration first, by timing every model on its task.")
-    ] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
-    listed: Annotated[bool, typer.Option("--list", help="List the included suites.")] = False,
-    show: Annotated[str | None, typer.Option(metavar="NAME", help="Print an included suite, to copy.")] = None,
+    estimate: Annotated[bool, Option(help="Estimate the duration first, by timing every model on its task.")] = True,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    listed: Annotated[bool, Option("--list", help="List the included suites.")] = False,
+    show: Annotated[str | None, Option(metavar="NAME", help="Print an included suite, to copy.")] = None,
 ) -> None:
     """Run a whole benchmark from one file, with one report.
 

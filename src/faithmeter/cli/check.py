@@ -3,23 +3,20 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import either
-from faithmeter.cli.options import SUBJECT, Data, MaskedBefore, MaxLength, RunOption, load_libraries, run_of
+from faithmeter.cli.options import SUBJECT, Data, MaskedBefore, MaxLength, RunOption, either, load_libraries, run_of
 from faithmeter.cli.printing import print_check, terminal
 
 
 def check(
-    subject: Annotated[str, typer.Argument(metavar="RUN|MODEL", help=SUBJECT)],
+    subject: Annotated[str, Argument(metavar="RUN|MODEL", help=SUBJECT)],
     data: Data,
-    form: Annotated[
-        str, typer.Option(help=f"{either('studies.check.FORMS')}; calibrated holds its level.")
-    ] = "calibrated",
-    rows: Annotated[int, typer.Option(min=4, help="Validation texts to fit the test on, drawn at random.")] = 6000,
+    form: Annotated[str, Option(help=f"{either('studies.check.FORMS')}; calibrated holds its level.")] = "calibrated",
+    rows: Annotated[int, Option(min=4, help="Validation texts to fit the test on, drawn at random.")] = 6000,
     other: Annotated[
         Path | None,
-        typer.Option(help="A file of texts from another domain (a table with a column `text`): how many are found?"),
+        Option(help="A file of texts from another domain (a table with a column `text`): how many are found?"),
     ] = None,
     run: RunOption = None,
     masked_before: MaskedBefore = False,

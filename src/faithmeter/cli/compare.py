@@ -3,39 +3,38 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import names_in, several
-from faithmeter.cli.options import MEASURES, Data, load_libraries, names, numbers, required
+from faithmeter.cli.options import MEASURES, Data, load_libraries, names, names_in, numbers, required, several
 from faithmeter.cli.printing import console, print_performance, print_section, terminal
 
 
 def compare(
-    folder: Annotated[Path, typer.Argument(help="Folder for the runs and their report.")],
+    folder: Annotated[Path, Argument(help="Folder for the runs and their report.")],
     data: Data,
-    model: Annotated[str, typer.Option(help="As for `train`.")] = "small",
+    model: Annotated[str, Option(help="As for `train`.")] = "small",
     ways: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"{several('training.config.WAYS')}; or combined, as in masked+vat. The loss of explanation-guided "
             "flattens attention.  [default: all of these]"
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "0",
+    seeds: Annotated[str, Option(help="Training seeds, separated by commas.")] = "0",
     measures: Annotated[
-        str | None, typer.Option(help=f"{MEASURES}  [default: {', '.join(names_in('studies.compare.MEASURES'))}]")
+        str | None, Option(help=f"{MEASURES}  [default: {', '.join(names_in('studies.compare.MEASURES'))}]")
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Test texts to measure and judge on.")] = 100,
+    rows: Annotated[int, Option(min=1, help="Test texts to measure and judge on.")] = 100,
     judges: Annotated[
-        str | None, typer.Option(help=f"As for `audit`.  [default: {', '.join(names_in('studies.compare.JUDGES'))}]")
+        str | None, Option(help=f"As for `audit`.  [default: {', '.join(names_in('studies.compare.JUDGES'))}]")
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Epochs; doubled for ways with masking.  [default: the task's]"),
+        Option(help="Epochs; doubled for ways with masking.  [default: the task's]"),
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Texts per batch.  [default: the model's]")] = None,
-    max_length: Annotated[int, typer.Option(help="Truncate texts to this many tokens.")] = 512,
+    learning_rate: Annotated[float | None, Option(help="[default: the model's]")] = None,
+    batch_size: Annotated[int | None, Option(help="Texts per batch.  [default: the model's]")] = None,
+    max_length: Annotated[int, Option(help="Truncate texts to this many tokens.")] = 512,
 ) -> None:
     """Train one model in several ways, and compare them.
 

@@ -5,56 +5,49 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import either, names_in
-from faithmeter.cli.options import load_libraries
+from faithmeter.cli.options import either, load_libraries, names_in
 from faithmeter.cli.printing import console, errors, print_explanation, terminal
 from faithmeter.errors import InputError
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="A trained run.")],
-    text: Annotated[
-        str | None, typer.Argument(help="The text.  [default: lines of --file, or of standard input]")
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
+    run: Annotated[Path, Argument(help="A trained run.")],
+    text: Annotated[str | None, Argument(help="The text.  [default: lines of --file, or of standard input]")] = None,
+    context: Annotated[str | None, Option(help="The second text of a pair.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Texts to explain: one per line, or a table with the run's columns.")
+        Path | None, Option(help="Texts to explain: one per line, or a table with the run's columns.")
     ] = None,
     measure: Annotated[
         str | None,
-        typer.Option(
-            help=f"{', '.join(names_in('importance.table.IMPORTANCE_MEASURES'))}.  [default: the most faithful]"
-        ),
+        Option(help=f"{', '.join(names_in('importance.table.IMPORTANCE_MEASURES'))}.  [default: the most faithful]"),
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Use the most faithful measure that needs at most this per text."),
+        Option(metavar="SECONDS", help="Use the most faithful measure that needs at most this per text."),
     ] = None,
-    target: Annotated[str, typer.Option(help="Class to explain: predicted, or a class name.")] = "predicted",
-    tokens: Annotated[bool, typer.Option("--tokens", help="Show tokens instead of words.")] = False,
+    target: Annotated[str, Option(help="Class to explain: predicted, or a class name.")] = "predicted",
+    tokens: Annotated[bool, Option("--tokens", help="Show tokens instead of words.")] = False,
     by: Annotated[
         str | None,
-        typer.Option(help=f"Explain by {either('data.units.UNITS')}.  [default: as the run was measured, or token]"),
+        Option(help=f"Explain by {either('data.units.UNITS')}.  [default: as the run was measured, or token]"),
     ] = None,
-    chunk: Annotated[
-        int | None, typer.Option(min=1, help="Maximum tokens per chunk.  [default: as measured, or 16]")
-    ] = None,
+    chunk: Annotated[int | None, Option(min=1, help="Maximum tokens per chunk.  [default: as measured, or 16]")] = None,
     orders: Annotated[
-        int, typer.Option(help="Random orders to test each explanation against: 19 or more, or 0 for no test.")
+        int, Option(help="Random orders to test each explanation against: 19 or more, or 0 for no test.")
     ] = 99,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")] = False,
+    as_json: Annotated[bool, Option("--json", help="One JSON object per line, for machines.")] = False,
 ) -> None:
     """Explain texts: which words decided the prediction?
 
     Each explanation is printed with its own faithfulness.
     """
+    texts, contexts = _texts(run, text, context, file)  # refused before libraries are loaded
     load_libraries()
     from faithmeter.explaining.explanation import ExplainOptions
     from faithmeter.studies import explain as study
 
-    texts, contexts = _texts(run, text, context, file)
     reporter = terminal(errors if as_json else console)  # standard output has JSON only
     options = ExplainOptions(target=target, by=by, chunk=chunk, orders=orders)
     for explanation in study.explain(run, texts, contexts, options, measure=measure, budget=budget, reporter=reporter):
@@ -66,12 +59,15 @@ def explain(
 
 def _texts(run: Path, text: str | None, context: str | None, file: Path | None) -> tuple[list[str], list[str] | None]:
     """Return the texts to explain and their contexts, from the arguments, a file, or standard input."""
+    from faithmeter.data.splits import DataSpec
+    from faithmeter.runs.directory import read_texts, require_pairs, settings_of
+
+    data = DataSpec(**settings_of(run)["data"])
+    if text is None and file is not None and file.suffix != ".txt":
+        return read_texts(data, file)
+    require_pairs(data, contexts=context is not None)
     if text is not None:
         return [text], None if context is None else [context]
-    if file is not None and file.suffix != ".txt":
-        from faithmeter.studies.explain import read_texts
-
-        return read_texts(run, file)
     lines = sys.stdin if file is None else file.read_text(encoding="utf-8").split("\n")
     texts = [line.rstrip("\n") for line in lines if line.strip()]
     if not texts:

@@ -2,9 +2,8 @@
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import either, names_in
 from faithmeter.cli.options import (
     MEASURES,
     SUBJECT,
@@ -12,8 +11,10 @@ from faithmeter.cli.options import (
     MaskedBefore,
     MaxLength,
     RunOption,
+    either,
     load_libraries,
     names,
+    names_in,
     run_of,
 )
 from faithmeter.cli.printing import console, print_faithfulness, terminal
@@ -21,39 +22,35 @@ from faithmeter.errors import InputError
 
 
 def measure(
-    subjects: Annotated[list[str], typer.Argument(metavar="RUN|MODEL...", help=SUBJECT + " Several seeds are pooled.")],
+    subjects: Annotated[list[str], Argument(metavar="RUN|MODEL...", help=SUBJECT + " Several seeds are pooled.")],
     data: Data,
     measures: Annotated[
         str | None,
-        typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.ON_REQUEST'))}]"),
+        Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.ON_REQUEST'))}]"),
     ] = None,
     target: Annotated[
-        str, typer.Option(help=f"Class whose logit is explained: {either('measuring.curves.TARGETS')}.")
+        str, Option(help=f"Class whose logit is explained: {either('measuring.curves.TARGETS')}.")
     ] = "gold",
-    rows: Annotated[
-        int | None, typer.Option(min=1, help="Number of test texts, drawn at random.  [default: all]")
-    ] = None,
+    rows: Annotated[int | None, Option(min=1, help="Number of test texts, drawn at random.  [default: all]")] = None,
     beam_rows: Annotated[
-        int | None, typer.Option(min=1, help="Test texts for beam search, which is expensive.  [default: --rows]")
+        int | None, Option(min=1, help="Test texts for beam search, which is expensive.  [default: --rows]")
     ] = None,
-    random_runs: Annotated[int, typer.Option(help="Random draws whose mean is the baseline.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Seed for the choice of texts and random masking.")] = 0,
-    by: Annotated[str, typer.Option(help=f"Mask and explain by {either('data.units.UNITS')}.")] = "token",
-    chunk: Annotated[int, typer.Option(min=1, help="Maximum tokens per chunk; words are not split.")] = 16,
+    random_runs: Annotated[int, Option(help="Random draws whose mean is the baseline.")] = 5,
+    seed: Annotated[int, Option(min=0, help="Seed for the choice of texts and random masking.")] = 0,
+    by: Annotated[str, Option(help=f"Mask and explain by {either('data.units.UNITS')}.")] = "token",
+    chunk: Annotated[int, Option(min=1, help="Maximum tokens per chunk; words are not split.")] = 16,
     until_certain: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--until-certain",
             help="Measure in rounds, in one process: drop measures that surely are not best, and stop once more texts "
             "would change nothing.",
         ),
     ] = False,
-    without_check: Annotated[
-        bool, typer.Option("--without-check", help="Measure without the in-distribution test.")
-    ] = False,
+    without_check: Annotated[bool, Option("--without-check", help="Measure without the in-distribution test.")] = False,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes.  [default: one per core, at most 8; one on a GPU or under a minute]"),
+        Option(min=1, help="Processes.  [default: one per core, at most 8; one on a GPU or under a minute]"),
     ] = None,
     run: RunOption = None,
     masked_before: MaskedBefore = False,

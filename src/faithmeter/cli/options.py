@@ -1,15 +1,15 @@
-"""What commands share: help in panels, the options for data and runs, and libraries that are loaded late."""
+"""What commands share: choices and panels of --help, options for data and runs, and libraries that are loaded late."""
 
+import ast
 import inspect
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 from typer.core import TyperCommand
 
-from faithmeter.cli.choices import either, several
 from faithmeter.cli.printing import print_performance
 from faithmeter.errors import InputError, require_finite
 
@@ -19,6 +19,90 @@ if TYPE_CHECKING:
 
 DATA, TRAINED = "Data", "A MODEL in place of a RUN"  # panels of --help
 UNBROKEN = "\N{NON-BREAKING HYPHEN}"
+PACKAGE = Path(__file__).parents[1]
+Row = tuple[str, frozenset[str]]  # a name, and the flags that are true of it
+
+
+# --------------------------------------------------------------------------------- the choices that --help lists
+# are the names in tables of the package, read from their source: importing a table would load torch, which takes
+# seconds, and --help should be immediate. A table is a constant of a module: names, rows whose first argument is a
+# name, a dictionary of either, or the rows of another table that have a flag. A new row appears automatically.
+
+
+def either(table: str) -> str:
+    """Return the names of a table, of which one is chosen: `a, b or c`."""
+    *first, last = names_in(table)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def several(table: str) -> str:
+    """Return the names of a table, of which several can be chosen."""
+    return f"{', '.join(names_in(table))}; several with commas"
+
+
+def names_in(table: str) -> tuple[str, ...]:
+    """Return the names in a table of the package, such as `training.strategy.STRATEGIES`, in its order."""
+    return tuple(name for name, _ in _table(table))
+
+
+@cache
+def _table(table: str) -> tuple[Row, ...]:
+    module, _, name = table.rpartition(".")
+    for node in _parsed(module).body:
+        if isinstance(node, ast.ImportFrom) and name in (alias.asname or alias.name for alias in node.names):
+            original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
+            return _table(f"{node.module}.{original}".removeprefix("faithmeter."))
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name) and target.id == name:
+                    return _rows(node.value, module)
+                unpacked = [ast.unparse(part) for part in target.elts] if isinstance(target, ast.Tuple) else []
+                if name in unpacked:
+                    return (_rows(node.value, module)[unpacked.index(name)],)
+    raise LookupError(f"there is no table {table}")
+
+
+def _rows(value: ast.expr, module: str) -> tuple[Row, ...]:
+    """Return the rows that an expression stands for: its own, or those of what it is made of."""
+    match value:
+        case ast.Constant(value=str(name)):
+            return ((name, frozenset()),)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return tuple(row for part in parts for row in _rows(part, module))
+        case ast.Dict(keys=keys):
+            return tuple(row for key in keys if key is not None for row in _rows(key, module))
+        case ast.Starred(value=table):
+            return _rows(table, module)
+        case ast.Call(args=[first, *_], keywords=keywords):  # a row, or a MappingProxyType or tuple of a table
+            true = {
+                str(word.arg) for word in keywords if isinstance(word.value, ast.Constant) and word.value.value is True
+            }
+            return tuple((name, flags | true) for name, flags in _rows(first, module))
+        case ast.DictComp(generators=[rows]) | ast.GeneratorExp(generators=[rows]):  # row.name for row in TABLE
+            return tuple(row for row in _rows(rows.iter, module) if all(_holds(test, row) for test in rows.ifs))
+        case ast.Name(id=name):
+            return _table(f"{module}.{name}")
+    raise LookupError(f"{module} has a table that cannot be read without importing it: {ast.unparse(value)[:80]}")
+
+
+def _holds(test: ast.expr, row: Row) -> bool:
+    """Whether a row is one of those that a table is cut down to: `if row.flag`, or `if not row.flag`."""
+    match test:
+        case ast.Attribute(attr=flag):
+            return flag in row[1]
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Attribute(attr=flag)):
+            return flag not in row[1]
+    raise LookupError(f"a table cannot be cut down by {ast.unparse(test)} without importing it")
+
+
+@cache
+def _parsed(module: str) -> ast.Module:
+    path = PACKAGE.joinpath(*module.split("."))
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+
+
+# ------------------------------------------------------------------------------------------ what every command needs
+
 MEASURES = f"Importance measures: {several('importance.table.IMPORTANCE_MEASURES')}."
 
 
@@ -70,27 +154,32 @@ def numbers(listed: str) -> tuple[int, ...]:
 
 
 def _data_spec(
-    task: Annotated[str | None, typer.Option(help="A named task; `faithmeter tasks` lists them.")] = None,
+    task: Annotated[str | None, Option(help="A named task; `faithmeter tasks` lists them.")] = None,
     data: Annotated[
-        str | None, typer.Option(help="Your own csv, tsv, jsonl(.gz) or parquet file, or a folder with train, test ...")
+        str | None, Option(help="Your own csv, tsv, jsonl(.gz) or parquet file, or a folder with train, test ...")
     ] = None,
-    validation_data: Annotated[str | None, typer.Option(help="Validation file; else split off --data.")] = None,
-    test_data: Annotated[str | None, typer.Option(help="Test file; else split off --data.")] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="Folder with a named task's files: DIR/sst2/train.csv ...")
+    validation_data: Annotated[str | None, Option(help="Validation file; else split off --data.")] = None,
+    test_data: Annotated[str | None, Option(help="Test file; else split off --data.")] = None,
+    data_dir: Annotated[str | None, Option(help="Folder with a named task's files: DIR/sst2/train.csv ...")] = None,
+    text: Annotated[str, Option(help="Column with the text, which is masked and explained.")] = "text",
+    context: Annotated[str | None, Option(help="Column with the second text of a pair; never masked.")] = None,
+    label: Annotated[str, Option(help="Column with the label: words or numbers.")] = "label",
+    group: Annotated[
+        str | None,
+        Option(help="Column of what several texts share, as their author: kept in one split, counted as one."),
     ] = None,
-    text: Annotated[str, typer.Option(help="Column with the text, which is masked and explained.")] = "text",
-    context: Annotated[str | None, typer.Option(help="Column with the second text of a pair; never masked.")] = None,
-    label: Annotated[str, typer.Option(help="Column with the label: words or numbers.")] = "label",
-    metric: Annotated[str, typer.Option(help=f"With --data: {either('performance.METRICS')}.")] = "accuracy",
-    classes: Annotated[str | None, typer.Option(help="Other names for labels: neg=negative,pos=positive.")] = None,
+    metric: Annotated[str, Option(help=f"With --data: {either('performance.METRICS')}.")] = "accuracy",
+    classes: Annotated[str | None, Option(help="Other names for labels: neg=negative,pos=positive.")] = None,
     clean_labels: Annotated[
-        bool, typer.Option("--clean-labels", help="Merge labels that differ only in case or surrounding spaces.")
+        bool, Option("--clean-labels", help="Merge labels that differ only in case or surrounding spaces.")
     ] = False,
-    train_rows: Annotated[int | None, typer.Option(min=1, help="Number of training texts, drawn at random.")] = None,
-    validation_rows: Annotated[int | None, typer.Option(min=1, help="Number of validation texts.")] = None,
-    test_rows: Annotated[int | None, typer.Option(min=1, help="Number of test texts.")] = None,
-    data_seed: Annotated[int, typer.Option(min=0, help="Seed for generated data, splits and subsets.")] = 0,
+    train_rows: Annotated[int | None, Option(min=1, help="Number of training texts, drawn at random.")] = None,
+    validation_rows: Annotated[int | None, Option(min=1, help="Number of validation texts.")] = None,
+    test_rows: Annotated[int | None, Option(min=1, help="Number of test texts.")] = None,
+    data_seed: Annotated[int, Option(min=0, help="Seed for generated data, splits and subsets.")] = 0,
+    row_order: Annotated[
+        str, Option(help=f"Rows of a file before splits: {either('data.splits.ROW_ORDERS')}; file as before 0.2.")
+    ] = "content",
 ) -> "DataSpec | None":
     """Return the data that the options name; None where they name none."""
     given = locals()
@@ -103,10 +192,12 @@ def _data_spec(
                 "with; a model needs --data or --task."
             )
         return None
-    from faithmeter.data.splits import DataSpec  # takes seconds
+    from faithmeter.data.splits import DataSpec, refuse_early
 
     seed = given.pop("data_seed")
-    return DataSpec(**given, seed=seed)
+    spec = DataSpec(**given, seed=seed)
+    refuse_early(spec)  # before the command loads its libraries, which takes seconds
+    return spec
 
 
 def with_finite_numbers(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,15 +238,15 @@ def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
 SUBJECT = "A trained run; or, with --data or --task, the folder or hub name of a trained classifier."
 RunOption = Annotated[
     Path | None,
-    typer.Option(help="Run directory for the model and its results.  [default: runs/NAME]", rich_help_panel=TRAINED),
+    Option(help="Run directory for the model and its results.  [default: runs/NAME]", rich_help_panel=TRAINED),
 ]
 MaskedBefore = Annotated[
     bool,
-    typer.Option("--masked-before", help="The model was fine-tuned on masked texts.", rich_help_panel=TRAINED),
+    Option("--masked-before", help="The model was fine-tuned on masked texts.", rich_help_panel=TRAINED),
 ]
 MaxLength = Annotated[
     int | None,
-    typer.Option(min=1, help="Truncate texts to this many tokens.  [default: 512]", rich_help_panel=TRAINED),
+    Option(min=1, help="Truncate texts to this many tokens.  [default: 512]", rich_help_panel=TRAINED),
 ]
 
 

@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from faithmeter.cli.options import MEASURES, load_libraries, names
 from faithmeter.cli.printing import console, terminal
@@ -14,12 +14,12 @@ MANY = 1000  # texts, from which on a plan of a pilot is a guess
 
 
 def plan(
-    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    run: Annotated[Path, Argument(help="A trained run.")],
     measures: Annotated[
-        str | None, typer.Option(help=f"{MEASURES}  [default: those measured, or all that are not expensive]")
+        str | None, Option(help=f"{MEASURES}  [default: those measured, or all that are not expensive]")
     ] = None,
-    texts: Annotated[int, typer.Option(min=2, help="Test texts of the pilot, drawn at random.")] = 30,
-    power: Annotated[float, typer.Option(help="How likely the difference is to be found.")] = 0.8,
+    texts: Annotated[int, Option(min=2, help="Test texts of the pilot, drawn at random.")] = 30,
+    power: Annotated[float, Option(help="How likely the difference is to be found.")] = 0.8,
 ) -> None:
     """Plan how many texts tell importance measures apart.
 

@@ -8,15 +8,15 @@ from rich.table import Table
 from rich.text import Text
 
 from faithmeter.progress import Terminal
-from faithmeter.runs.results import Rows, find, letters, number, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from faithmeter.explaining.explanation import Explanation
     from faithmeter.in_distribution.verdict import Verdict
-    from faithmeter.reports.formats import Table as ReportTable
     from faithmeter.reports.parts import Section
+    from faithmeter.reports.parts import Table as ReportTable
+    from faithmeter.runs.results import Rows
     from faithmeter.runs.run import Run
 
 console = Console(highlight=False)
@@ -36,6 +36,8 @@ def hint(text: str) -> None:
 
 def print_performance(run: "Run") -> None:
     """Print the performance of a run's model, masked and unmasked."""
+    from faithmeter.runs.results import find
+
     rows, config = run.results, run.config
     table = Table(title=f"{config.subject}, {config.how}", box=None)
     table.add_column("tokens masked")
@@ -52,6 +54,8 @@ def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Rows") 
 
     The run's result rows include the test against unmasked texts, if there is one.
     """
+    from faithmeter.runs.results import find, rows_of
+
     table = Table(box=None)
     for column in ("tokens masked", "texts below 5 %", "texts OOD", "p-value", "Simes p"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -80,12 +84,17 @@ def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Rows") 
 
 def print_faithfulness(rows: "Rows") -> None:
     """Print the measures of one run, or of several pooled, the most faithful first."""
+    from faithmeter.runs.results import find, letters, number, over_what, rows_of
+
     pooled = any(row["over"] == "seeds" for row in rows)
     table = Table(box=None, padding=(0, 1, 0, 0))  # narrow: intervals and letters in 80 columns
     alike = ["alike"] if rows_of(rows, "best_set") else []
     for column in ("measure", *alike, "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p", "runs" if pooled else "texts"):
         table.add_column(column, justify="left" if column in ("measure", "alike") else "right", no_wrap=True)
     found = sorted(rows_of(rows, "acu"), key=lambda row: -row["value"])
+    each = "trainings" if pooled else "texts"
+    if any(row.get("groups") is not None for row in found):
+        each = over_what(max(found, key=lambda row: row["n"]))
     for acu in found:
         name = acu["measure"]
         out = [row["value"] for row in rows_of(rows, "share_out_of_distribution", name)]
@@ -110,7 +119,7 @@ def print_faithfulness(rows: "Rows") -> None:
     console.print(
         f"{'Measures that share a letter cannot be told apart. ' if alike else ''}"
         "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
-        f"fall. Intervals over {'trainings' if pooled else 'texts'}. s/text: seconds to explain one text along the "
+        f"fall. Intervals over {each}. s/text: seconds to explain one text along the "
         "whole curve. OOD: largest share of out-of-distribution texts at any step; p: p-value of all steps together. "
         f"The baseline is the mean of the random draws{wander}.",
         soft_wrap=True,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from faithmeter.cli.options import load_libraries
 from faithmeter.cli.printing import console, hint, print_check, print_faithfulness, print_performance, terminal
@@ -15,15 +15,15 @@ QUICK_MEASURES = (
 
 
 def quickstart(
-    run: Annotated[Path | None, typer.Argument(help="Run directory to create.  [default: runs/quickstart]")] = None,
+    run: Annotated[Path | None, Argument(help="Run directory to create.  [default: runs/quickstart]")] = None,
     sentiment: Annotated[
-        bool, typer.Option("--sentiment", help="Use film reviews and a pretrained model (extra `sentiment`).")
+        bool, Option("--sentiment", help="Use film reviews and a pretrained model (extra `sentiment`).")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed for weights, order and masks.")] = 0,
-    data_seed: Annotated[int, typer.Option(min=0, help="Seed for generated data and splits.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed for weights, order and masks.")] = 0,
+    data_seed: Annotated[int, Option(min=0, help="Seed for generated data and splits.")] = 0,
     until_certain: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--until-certain/--no-until-certain", help="Measure only until it is certain which measures may be best."
         ),
     ] = False,

@@ -3,20 +3,19 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import several
-from faithmeter.cli.options import load_libraries
+from faithmeter.cli.options import load_libraries, several
 from faithmeter.cli.printing import console, terminal
 
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Runs; those that differ only in the seed are pooled.")
+        list[Path], Argument(metavar="RUN...", help="Runs; those that differ only in the seed are pooled.")
     ],
-    out: Annotated[Path | None, typer.Option(help="Folder for the report.  [default: RUN/report]")] = None,
-    formats: Annotated[str, typer.Option("--format", help=f"{several('reports.formats.FORMATS')}.")] = "html",
-    examples: Annotated[bool, typer.Option(help="Explain a few test texts by several measures.")] = True,
+    out: Annotated[Path | None, Option(help="Folder for the report.  [default: RUN/report]")] = None,
+    formats: Annotated[str, Option("--format", help=f"{several('reports.formats.FORMATS')}.")] = "html",
+    examples: Annotated[bool, Option(help="Explain a few test texts by several measures.")] = True,
 ) -> None:
     """Write a report: which importance measure to use, and why.
 

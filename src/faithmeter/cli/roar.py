@@ -4,49 +4,46 @@ import inspect
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import either, names_in, several
-from faithmeter.cli.options import MEASURES, Data, load_libraries, names, numbers
+from faithmeter.cli.options import MEASURES, Data, either, load_libraries, names, names_in, numbers, several
 from faithmeter.cli.printing import console, hint, print_table, terminal
 from faithmeter.errors import InputError
 
 
 def roar(
-    run: Annotated[Path, typer.Argument(help="Folder to create; an existing one is resumed.")],
+    run: Annotated[Path, Argument(help="Folder to create; an existing one is resumed.")],
     data: Data,
-    model: Annotated[str, typer.Option(help="As for `train`.")] = "bilstm",
+    model: Annotated[str, Option(help="As for `train`.")] = "bilstm",
     measures: Annotated[
         str | None,
-        typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.NOT_RETRAINED'))}]"),
+        Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.NOT_RETRAINED'))}]"),
     ] = None,
     protocols: Annotated[
         str,
-        typer.Option(
+        Option(
             help=f"{several('measuring.retraining.PROTOCOLS')}. `recursive` explains again at each step, `roar` once."
         ),
     ] = "recursive,roar",
-    seeds: Annotated[str, typer.Option(help="Seeds of the trainings, separated by commas.")] = "0",
+    seeds: Annotated[str, Option(help="Seeds of the trainings, separated by commas.")] = "0",
     steps: Annotated[
         str,
-        typer.Option(
-            help=f"{either('measuring.retraining.STEP_KINDS')}: a tenth of the tokens per step, or 1 to 10 tokens."
-        ),
+        Option(help=f"{either('measuring.retraining.STEP_KINDS')}: a tenth of the tokens per step, or 1 to 10 tokens."),
     ] = "relative",
     target: Annotated[
-        str, typer.Option(help=f"Class whose logit is explained: {either('measuring.curves.TARGETS')}.")
+        str, Option(help=f"Class whose logit is explained: {either('measuring.curves.TARGETS')}.")
     ] = "gold",
-    ig_steps: Annotated[int, typer.Option(min=1, help="Steps of integrated gradients.")] = 50,
-    epochs: Annotated[int | None, typer.Option(help="Epochs.  [default: the task's]")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Texts per batch.  [default: the model's]")] = None,
-    vectors: Annotated[str | None, typer.Option(help="For `bilstm`: a file of word vectors.")] = None,
-    max_length: Annotated[int, typer.Option(help="Truncate texts to this many tokens.")] = 512,
+    ig_steps: Annotated[int, Option(min=1, help="Steps of integrated gradients.")] = 50,
+    epochs: Annotated[int | None, Option(help="Epochs.  [default: the task's]")] = None,
+    learning_rate: Annotated[float | None, Option(help="[default: the model's]")] = None,
+    batch_size: Annotated[int | None, Option(help="Texts per batch.  [default: the model's]")] = None,
+    vectors: Annotated[str | None, Option(help="For `bilstm`: a file of word vectors.")] = None,
+    max_length: Annotated[int, Option(help="Truncate texts to this many tokens.")] = 512,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Trainings in parallel, each on one core.  [default: one per core]")
+        int | None, Option(min=1, help="Trainings in parallel, each on one core.  [default: one per core]")
     ] = None,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Instead, test both protocols on a problem with a known answer.")
+        bool, Option("--synthetic", help="Instead, test both protocols on a problem with a known answer.")
     ] = False,
 ) -> None:
     """Mask the important tokens, retrain, measure again.
@@ -59,7 +56,7 @@ def roar(
     from faithmeter.studies.report import roar_verdict
     from faithmeter.studies.roar import roar as study
     from faithmeter.studies.roar.experiment import RoarRun
-    from faithmeter.studies.roar.synthetic import synthetic_roar
+    from faithmeter.studies.roar.roar import synthetic_roar
     from faithmeter.training.config import TrainingOptions
 
     reporter = terminal()

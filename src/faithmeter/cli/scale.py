@@ -3,40 +3,37 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import names_in
-from faithmeter.cli.options import MEASURES, Data, load_libraries, names, required
+from faithmeter.cli.options import MEASURES, Data, load_libraries, names, names_in, required
 from faithmeter.cli.printing import console, print_faithfulness, print_performance, terminal
 
 FAMILIES, SIZES = "models.from_scratch.FAMILIES", "models.from_scratch.SIZES"
 
 
 def scale(
-    folder: Annotated[Path, typer.Argument(help="Folder for the runs and their report.")],
+    folder: Annotated[Path, Argument(help="Folder for the runs and their report.")],
     data: Data,
     models: Annotated[
         str,
-        typer.Option(
+        Option(
             help=f"Models, separated by commas: as for `train`, or a family ({', '.join(names_in(FAMILIES))}) for its "
             f"{', '.join(names_in(SIZES))}."
         ),
     ] = "encoder",
     measures: Annotated[
         str | None,
-        typer.Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.ON_REQUEST'))}]"),
+        Option(help=f"{MEASURES}  [default: all but {', '.join(names_in('importance.table.ON_REQUEST'))}]"),
     ] = None,
-    rows: Annotated[
-        int | None, typer.Option(min=1, help="Number of test texts, drawn at random.  [default: all]")
-    ] = None,
+    rows: Annotated[int | None, Option(min=1, help="Number of test texts, drawn at random.  [default: all]")] = None,
     beam_rows: Annotated[
-        int | None, typer.Option(min=1, help="Test texts for beam search, which is expensive.  [default: --rows]")
+        int | None, Option(min=1, help="Test texts for beam search, which is expensive.  [default: --rows]")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs.  [default: the task's]")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="[default: the model's]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Texts per batch.  [default: the model's]")] = None,
-    max_length: Annotated[int, typer.Option(help="Truncate texts to this many tokens.")] = 512,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed for weights, order and masks.  [default: 0]")] = None,
+    epochs: Annotated[int | None, Option(help="Epochs.  [default: the task's]")] = None,
+    learning_rate: Annotated[float | None, Option(help="[default: the model's]")] = None,
+    batch_size: Annotated[int | None, Option(help="Texts per batch.  [default: the model's]")] = None,
+    max_length: Annotated[int, Option(help="Truncate texts to this many tokens.")] = 512,
+    seed: Annotated[int | None, Option(min=0, help="Seed for weights, order and masks.  [default: 0]")] = None,
 ) -> None:
     """Train, check and measure models of increasing size.
 

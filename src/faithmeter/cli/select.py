@@ -3,34 +3,31 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import several
-from faithmeter.cli.options import MEASURES, load_libraries, names, numbers
+from faithmeter.cli.options import MEASURES, load_libraries, names, numbers, several
 from faithmeter.cli.printing import hint, print_section, terminal
 
 
 def select(
-    run: Annotated[Path, typer.Argument(help="A trained run.")],
+    run: Annotated[Path, Argument(help="A trained run.")],
     measures: Annotated[
         str | None,
-        typer.Option(help=f"{MEASURES} Random tokens are always included.  [default: the run's most faithful]"),
+        Option(help=f"{MEASURES} Random tokens are always included.  [default: the run's most faithful]"),
     ] = None,
     rationales: Annotated[
         str,
-        typer.Option(
+        Option(
             help=f"{several('judges.selection.RATIONALES')}. The most important tokens, or the most important "
             "contiguous ones."
         ),
     ] = "top,contiguous",
-    length: Annotated[float, typer.Option(help="Share of the tokens to keep, rounded up.")] = 0.2,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Epochs of the second models.  [default: the run's]")
-    ] = None,
+    length: Annotated[float, Option(help="Share of the tokens to keep, rounded up.")] = 0.2,
+    epochs: Annotated[int | None, Option(min=1, help="Epochs of the second models.  [default: the run's]")] = None,
     rows: Annotated[
-        int | None, typer.Option(min=2, help="Training texts of the second models, drawn at random.  [default: all]")
+        int | None, Option(min=2, help="Training texts of the second models, drawn at random.  [default: all]")
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds of the second models, separated by commas.")] = "0",
+    seeds: Annotated[str, Option(help="Seeds of the second models, separated by commas.")] = "0",
 ) -> None:
     """Select, then predict (FRESH).
 

@@ -3,18 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from faithmeter.cli.options import load_libraries
 from faithmeter.cli.printing import terminal
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(help="A trained run.")],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; by default only this machine can connect.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    run: Annotated[Path, Argument(help="A trained run.")],
+    host: Annotated[str, Option(help="Address to listen on; by default only this machine can connect.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=1, max=65535, help="Port to listen on.")] = 8000,
 ) -> None:
     """Serve a web page to explore a run's model.
 

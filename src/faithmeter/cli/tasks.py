@@ -3,19 +3,20 @@
 import json
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from faithmeter.cli.printing import print_tasks
-from faithmeter.data.tasks import TASKS
 
 
 def tasks(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")] = False,
+    as_json: Annotated[bool, Option("--json", help="One JSON object per line, for machines.")] = False,
 ) -> None:
     """List the named tasks.
 
     What is masked, the metric, and where the data comes from.
     """
+    from faithmeter.data.tasks import TASKS
+
     rows: list[dict[str, Any]] = [
         {
             "name": task.name,

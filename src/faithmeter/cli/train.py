@@ -1,118 +1,94 @@
 """The command `faithmeter train`: parses, calls the study, prints."""
 
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from faithmeter.cli.choices import either, names_in, several
-from faithmeter.cli.options import Data, load_libraries, names, required
+from faithmeter.cli.options import Data, either, load_libraries, names, names_in, required, several
 from faithmeter.cli.printing import print_performance, terminal
 from faithmeter.errors import InputError
 
-LEARNING, ROBUST = "Optimisation", "Robust training"  # panels of --help
+# options in panels of their own
+learning, robustness = (partial(Option, rich_help_panel=panel) for panel in ("Optimisation", "Robust training"))
 FAMILIES, SIZES = (names_in(f"models.from_scratch.{table}") for table in ("FAMILIES", "SIZES"))
 
 
 def train(
-    run: Annotated[Path, typer.Argument(help="Run directory to create; later commands take it.")],
+    run: Annotated[Path, Argument(help="Run directory to create; later commands take it.")],
     data: Data,
     model: Annotated[
         str,
-        typer.Option(
+        Option(
             help=f"A hub name, a model folder, `minilm` (a package), or from scratch: `bilstm`; {', '.join(SIZES)} "
             f"(encoders); and the same sizes as {', '.join(f'{family}-{SIZES[0]}' for family in FAMILIES[1:])} ..."
         ),
     ] = "small",
     vectors: Annotated[
-        str | None, typer.Option(help="For `bilstm`: a file of initial word vectors (GloVe, fastText; .gz too).")
+        str | None, Option(help="For `bilstm`: a file of initial word vectors (GloVe, fastText; .gz too).")
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option(help=f"{either('training.strategy.STRATEGIES')}.  [default: masked]")
+        str | None, Option(help=f"{either('training.strategy.STRATEGIES')}.  [default: masked]")
     ] = None,
     validation: Annotated[
         str | None,
-        typer.Option(help=f"Split that selects the epoch: {either('training.strategy.VALIDATIONS')}.  [default: both]"),
+        Option(help=f"Split that selects the epoch: {either('training.strategy.VALIDATIONS')}.  [default: both]"),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs.  [default: the task's]")] = None,
+    epochs: Annotated[int | None, Option(help="Epochs.  [default: the task's]")] = None,
     optimizer: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{either('training.config.OPTIMIZERS')}.  [default: adamw; bilstm: amsgrad]",
-            rich_help_panel=LEARNING,
-        ),
+        str | None, learning(help=f"{either('training.config.OPTIMIZERS')}.  [default: adamw; bilstm: amsgrad]")
     ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="[default: 2e-5; from scratch: 1e-3]", rich_help_panel=LEARNING)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Texts per batch.  [default: 16; from scratch: 32]", rich_help_panel=LEARNING)
-    ] = None,
-    accumulate: Annotated[
-        int | None, typer.Option(help="Batches per optimiser step.  [default: 1]", rich_help_panel=LEARNING)
-    ] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option(help="Except biases and norms.  [default: 0.01]", rich_help_panel=LEARNING)
-    ] = None,
-    warmup: Annotated[
-        float | None, typer.Option(help="Warm-up, as a share of the steps.  [default: 0.06]", rich_help_panel=LEARNING)
-    ] = None,
+    learning_rate: Annotated[float | None, learning(help="[default: 2e-5; from scratch: 1e-3]")] = None,
+    batch_size: Annotated[int | None, learning(help="Texts per batch.  [default: 16; from scratch: 32]")] = None,
+    accumulate: Annotated[int | None, learning(help="Batches per optimiser step.  [default: 1]")] = None,
+    weight_decay: Annotated[float | None, learning(help="Except biases and norms.  [default: 0.01]")] = None,
+    warmup: Annotated[float | None, learning(help="Warm-up, as a share of the steps.  [default: 0.06]")] = None,
     clip: Annotated[
-        float | None,
-        typer.Option(help="Maximum gradient norm, 0: none.  [default: 0; from scratch: 1]", rich_help_panel=LEARNING),
+        float | None, learning(help="Maximum gradient norm, 0: none.  [default: 0; from scratch: 1]")
     ] = None,
     mask_context: Annotated[
-        bool | None, typer.Option("--mask-context", help="Also mask the context in training, like the paper's code.")
+        bool | None, Option("--mask-context", help="Also mask the context in training, like the paper's code.")
     ] = None,
     curriculum: Annotated[
-        bool | None, typer.Option(help="Short texts first.  [default: from scratch, except `bilstm`]")
+        bool | None, Option(help="Short texts first.  [default: from scratch, except `bilstm`]")
     ] = None,
     mixed_precision: Annotated[
-        str | None,
-        typer.Option(help=f"{either('training.config.PRECISIONS')}.  [default: no]", rich_help_panel=LEARNING),
+        str | None, learning(help=f"{either('training.config.PRECISIONS')}.  [default: no]")
     ] = None,
     robust: Annotated[
         str | None,
-        typer.Option(
+        robustness(
             help=f"Added to the loss or the data: {several('training.config.ROBUST')}. The loss of "
-            "explanation-guided flattens attention.",
-            rich_help_panel=ROBUST,
+            "explanation-guided flattens attention."
         ),
     ] = None,
     igr_weight: Annotated[
-        float | None,
-        typer.Option(help="Weight of the squared input gradient.  [default: 0.001]", rich_help_panel=ROBUST),
+        float | None, robustness(help="Weight of the squared input gradient.  [default: 0.001]")
     ] = None,
     vat_weight: Annotated[
-        float | None, typer.Option(help="Weight of the virtual adversarial loss.  [default: 1]", rich_help_panel=ROBUST)
+        float | None, robustness(help="Weight of the virtual adversarial loss.  [default: 1]")
     ] = None,
     vat_radius: Annotated[
-        float | None,
-        typer.Option(help="Perturbation norm, as a share of the embeddings'.  [default: 0.03]", rich_help_panel=ROBUST),
+        float | None, robustness(help="Perturbation norm, as a share of the embeddings'.  [default: 0.03]")
     ] = None,
     guided_weight: Annotated[
-        float | None,
-        typer.Option(help="Weight of the attention-attribution loss.  [default: 0.1]", rich_help_panel=ROBUST),
+        float | None, robustness(help="Weight of the attention-attribution loss.  [default: 0.1]")
     ] = None,
     guided_share: Annotated[
-        float | None,
-        typer.Option(help="Share of least important tokens masked as noise.  [default: 0.2]", rich_help_panel=ROBUST),
+        float | None, robustness(help="Share of least important tokens masked as noise.  [default: 0.2]")
     ] = None,
     adversarial_share: Annotated[
-        float | None,
-        typer.Option(help="Share of texts added in attacked form per epoch.  [default: 0.1]", rich_help_panel=ROBUST),
+        float | None, robustness(help="Share of texts added in attacked form per epoch.  [default: 0.1]")
     ] = None,
     adversarial_budget: Annotated[
-        float | None,
-        typer.Option(help="Share of the words an attack may change.  [default: 0.2]", rich_help_panel=ROBUST),
+        float | None, robustness(help="Share of the words an attack may change.  [default: 0.2]")
     ] = None,
-    tracker: Annotated[
-        str | None, typer.Option(help="Experiment tracker of accelerate: tensorboard, wandb ...")
-    ] = None,
-    max_length: Annotated[int, typer.Option(help="Truncate texts to this many tokens.")] = 512,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed for weights, order and masks.  [default: 0]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted training of this run.")] = False,
+    tracker: Annotated[str | None, Option(help="Experiment tracker of accelerate: tensorboard, wandb ...")] = None,
+    max_length: Annotated[int, Option(help="Truncate texts to this many tokens.")] = 512,
+    seed: Annotated[int | None, Option(min=0, help="Seed for weights, order and masks.  [default: 0]")] = None,
+    resume: Annotated[bool, Option("--resume", help="Resume an interrupted training of this run.")] = False,
 ) -> None:
     """Fine-tune a text classifier on masked and unmasked texts.
 

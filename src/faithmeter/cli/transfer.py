@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from faithmeter.cli.options import Data, load_libraries, required
 from faithmeter.cli.printing import hint, print_performance, print_section, terminal
 
 
 def transfer(
-    run: Annotated[Path, typer.Argument(help="A trained and checked run.")],
-    out: Annotated[Path, typer.Argument(help="Run directory to create: the same model on other data.")],
+    run: Annotated[Path, Argument(help="A trained and checked run.")],
+    out: Annotated[Path, Argument(help="Run directory to create: the same model on other data.")],
     data: Data,
 ) -> None:
     """Apply a run's model to data of another domain.

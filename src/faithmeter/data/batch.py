@@ -97,7 +97,8 @@ class Encoded:
 
     `sequence` says of each token whether it belongs to the text (0), to the context (1), or is special (-1).
     `truncated` counts the rows that were too long for the model; `split` is the name of the split, where it has one.
-    `units` is as in `Batch`, counted from 0 in each row.
+    `units` is as in `Batch`, counted from 0 in each row. `groups` numbers what the rows belong to (an author, a story),
+    where the data says so.
     """
 
     ids: Ints
@@ -110,6 +111,7 @@ class Encoded:
     truncated: int = 0
     units: Ints | None = None
     split: str = ""
+    groups: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -139,11 +141,13 @@ class Encoded:
         return np.array([self.units[start:end].max(initial=-1) + 1 for start, end in spans], dtype=np.int64)
 
     def sources(self) -> Ints:
-        """Return for each row the number of the story that it was made of.
+        """Return for each row the number of its group: that of the data, or else of the story that it was made of.
 
         Several questions about one growing story are rows that are not independent: a row belongs to the story of the
         row before it if one of their texts begins with the other.
         """
+        if self.groups is not None:
+            return self.groups
         maskable, spans = self.maskable, itertools.pairwise(self.offsets.tolist())
         texts = [self.ids[start:end][maskable[start:end]] for start, end in spans]
         new = np.ones(len(texts), dtype=np.int64)
@@ -165,6 +169,9 @@ class Encoded:
         """Return these rows and then those of another split, encoded by the same tokenizer."""
         types = None if self.type_ids is None or more.type_ids is None else (self.type_ids, more.type_ids)
         units = None if self.units is None or more.units is None else (self.units, more.units)
+        groups = None
+        if self.groups is not None and more.groups is not None:
+            groups = self.groups, self.groups.max(initial=-1) + 1 + more.groups
         return Encoded(
             ids=np.concatenate((self.ids, more.ids)),
             type_ids=types and np.concatenate(types),
@@ -176,6 +183,7 @@ class Encoded:
             truncated=self.truncated + more.truncated,
             units=units and np.concatenate(units),
             split=self.split,
+            groups=groups and np.concatenate(groups),
         )
 
     def batch(self, rows: Sequence[int] | Ints) -> Batch:

@@ -43,7 +43,8 @@ def require_clear_labels(
     unsaid = set(counts) - {pair.rpartition("=")[2].strip() for pair in (classes or "").split(",")}
     alike = Counter(name.strip().casefold() for name in counts)
     unclear = sorted(name for name in unsaid if alike[name.strip().casefold()] > 1)
-    told = ", ".join(f"{name!r} ({count} rows)" for name, count in counts.most_common(LISTED))
+    frequent = sorted(counts.items(), key=lambda one: (-one[1], numbers_first(one[0])))
+    told = ", ".join(f"{name!r} ({count} rows)" for name, count in frequent[:LISTED])
     if unclear:
         raise InputError(
             f"{origin}: some labels differ only in case or in surrounding spaces: {told}. Pass --clean-labels to merge "

@@ -2,24 +2,30 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
 
 from faithmeter.data.labels import clean_labels, nameless, numbers_first, require_clear_labels
-from faithmeter.data.tables import SUFFIXES, Row, holds_bytes, read_rows
+from faithmeter.data.tables import SUFFIXES, Row, columns_of, holds_bytes, read_rows
 from faithmeter.data.tasks import Task, find_task
 from faithmeter.errors import InputError, first_line, nearest
 
+if TYPE_CHECKING:
+    import datasets  # at run time where a data set is built: it takes as long to import as a short text to explain
+
 SPLITS = ("train", "validation", "test")
 LABEL_NONE = -1  # the hub's mark for a row without a gold label
+BY_CONTENT, AS_IN_FILE = ROW_ORDERS = ("content", "file")
+SOUGHT = 2000  # groups among which the sum of sizes that is nearest is found exactly
+MANY_STORIES = 0.2  # share of rows that begin like the row before, from which on they look like growing stories
 
 
 @dataclass(frozen=True)
@@ -28,8 +34,12 @@ class DataSpec:
 
     Either `task` names a row of `TASKS`, or `data` is a file or a folder of the user's own with the columns given.
     `classes` renames labels, as in `neg=negative,pos=positive`; two with the same name become one class. `clean_labels`
-    merges labels that differ only in case or in surrounding spaces, before `classes`. `seed` is for everything random:
-    generated stories, a missing split, a subset of texts.
+    merges labels that differ only in case or in surrounding spaces, before `classes`. `group` names the column of what
+    several texts have in common, such as their author: a group is in one split only, and results count groups. `seed`
+    is for everything random: generated stories, a missing split, a subset of texts.
+
+    `row_order` is the order of a file's rows before anything is drawn: that of hashes of their `content`, so that the
+    order of lines does not matter, or as in the `file`, which is that of runs made before there was a choice.
     """
 
     task: str | None = None
@@ -47,6 +57,22 @@ class DataSpec:
     validation_rows: int | None = None
     test_rows: int | None = None
     seed: int = 0
+    group: str | None = None
+    row_order: str = BY_CONTENT
+
+    def __post_init__(self) -> None:
+        if self.row_order not in ROW_ORDERS:
+            raise InputError(f"There is no order of rows {self.row_order!r}: choose {' or '.join(ROW_ORDERS)}.")
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "DataSpec":
+        """Return the data as a run has stored it; one of before `row_order` has the order of its file."""
+        before = BY_CONTENT if stored.get("data") is None else AS_IN_FILE  # without a file it makes no difference
+        return cls(**{"row_order": before, **stored})
+
+    def as_made_before(self, found: "DataSpec") -> "DataSpec":
+        """Return this data in the order of an existing run's, so that a run of before can be continued."""
+        return dataclasses.replace(self, row_order=found.row_order)
 
     def absolute(self) -> "DataSpec":
         """Return the same data by absolute paths, so that later commands find it from anywhere."""
@@ -70,7 +96,7 @@ class DataSpec:
     @property
     def options(self) -> dict[str, Any]:
         """The options of the command line that name this data, but for those that are as usual."""
-        usual = (("text", "text"), ("label", "label"), ("metric", "accuracy"))
+        usual = (("text", "text"), ("label", "label"), ("metric", "accuracy"), ("row_order", BY_CONTENT))
         named = {name: value for name, value in vars(self).items() if (name, value) not in usual and name != "seed"}
         return {**named, "data_seed": self.seed}
 
@@ -95,14 +121,15 @@ class DataSpec:
 class Splits:
     """A task's data, ready for a tokenizer: columns `text`, `context` (of a pair) and `label`, a class number.
 
-    Other columns may follow, unchanged.
+    `group` follows where the data has groups, as text, and empty where a row is a group of its own. Other columns may
+    follow, unchanged.
     """
 
     task: Task
     labels: tuple[str, ...]
-    train: datasets.Dataset
-    validation: datasets.Dataset
-    test: datasets.Dataset
+    train: "datasets.Dataset"
+    validation: "datasets.Dataset"
+    test: "datasets.Dataset"
     notes: tuple[str, ...]
 
     def in_order_of(self, labels: Sequence[str]) -> "Splits | None":
@@ -125,9 +152,43 @@ class Splits:
         """A hash of every row, so that a later command can tell when the data under a run has changed."""
         digest = hashlib.sha256(repr(self.labels).encode())
         for split in (self.train, self.validation, self.test):
-            for column in (name for name in split.column_names if name in ("text", "context", "label")):
+            for column in (name for name in split.column_names if name in ("text", "context", "label", "group")):
                 digest.update(json.dumps(list(split[column]), ensure_ascii=True).encode())
         return digest.hexdigest()[:16]
+
+
+def refuse_early(spec: DataSpec) -> None:
+    """Refuse data without a column that is needed, by a look at the first row of each file.
+
+    `load_splits` says the same of every kind of data, and more; a command asks here before it loads its libraries.
+    """
+    needed = _needed_columns(spec.resolved(), spec.group)
+    if spec.data is not None:
+        for part, file in _own_files(spec).items():
+            columns = columns_of(file)
+            if columns is not None:
+                require_columns(dict.fromkeys(columns), needed, f"{spec.data} ({part})", own=True)
+
+
+def _needed_columns(task: Task, group: str | None) -> list[str]:
+    """Return the columns that are read; one used for two things is refused.
+
+    Texts may be grouped by their context, such as one premise.
+    """
+    needed = [column for column in (task.text, task.context, task.label) if column is not None]
+    twice = next((column for column in needed if needed.count(column) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"The column {twice!r} is used twice: text, context and label must be different columns, because a model "
+            "must not read the label. Name them with --text, --context and --label."
+        )
+    if group is not None and group in (task.text, task.label):
+        what = "text" if group == task.text else "label"
+        raise InputError(
+            f"The column {group!r} is used twice, as {what} and as group: a group is what several texts have in "
+            "common, such as their author. Name its column with --group, or leave the option out."
+        )
+    return needed + ([] if group is None else [group])
 
 
 def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool = False) -> Splits:
@@ -141,13 +202,7 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
     raw, origin = _raw_splits(task, spec)
     notes = [f"The data is from {origin}."]
     columns = {"text": task.text, "context": task.context, "label": task.label}
-    needed = [column for column in columns.values() if column is not None]
-    twice = next((column for column in needed if needed.count(column) > 1), None)
-    if twice is not None:
-        raise InputError(
-            f"The column {twice!r} is used twice: text, context and label must be different columns, because a model "
-            "must not read the label. Name them with --text, --context and --label."
-        )
+    needed = _needed_columns(task, spec.group)
     tables: dict[str, list[Row]] = {}
     for part, rows in raw.items():
         if not rows:
@@ -161,15 +216,22 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
         kept = _labelled(prepared, task, part, origin, notes)
         tables[part] = [
             {new: row[old] if new == "label" else as_text(row[old]) for new, old in columns.items() if old is not None}
+            | ({} if spec.group is None else {"group": _group_name(row.get(spec.group))})
             | {name: row.get(name) for name in keep}
             for row in kept
         ]
+        if spec.data is not None:
+            notes += _stories(tables[part], part, spec)
+            if spec.row_order == BY_CONTENT:
+                tables[part].sort(key=_by_content)
     if task.labels is None and spec.clean_labels:
         notes += clean_labels(tables.values())
     task = _rename_labels(tables, task, spec)
     if task.labels is None and not labels_known:
         notes += require_clear_labels(tables.values(), spec.classes, origin, mixed=spec.clean_labels)
+    notes += _ungrouped(tables, spec.group)
     _make_missing_splits(tables, spec.seed, origin, notes)
+    notes += _in_two_splits(tables, spec.group)
     for part in SPLITS:
         count = getattr(spec, f"{part}_rows")
         if count is not None:
@@ -179,6 +241,8 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
         empty = sum(not row["text"].strip() for row in tables[part])
         if empty:
             notes.append(f"{empty} of {len(tables[part])} {part} rows have an empty text: kept, with nothing to mask.")
+    import datasets
+
     built = {part: datasets.Dataset.from_list(tables[part]) for part in SPLITS}
     return Splits(task, labels, built["train"], built["validation"], built["test"], tuple(notes))
 
@@ -189,7 +253,7 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
 def _raw_splits(task: Task, spec: DataSpec) -> tuple[dict[str, list[Row]], str]:
     """Return the rows of the splits that exist, by the part they play, and the source's name for messages."""
     if spec.data is not None:
-        return _own_files(spec), spec.data
+        return {part: read_rows(file) for part, file in _own_files(spec).items()}, spec.data
     if spec.data_dir is not None:
         folder = Path(spec.data_dir) / (task.folder or task.name.replace("-", "_"))
         return _from_folder(folder, task), str(folder)
@@ -207,7 +271,7 @@ def _raw_splits(task: Task, spec: DataSpec) -> tuple[dict[str, list[Row]], str]:
     )
 
 
-def _own_files(spec: DataSpec) -> dict[str, list[Row]]:
+def _own_files(spec: DataSpec) -> dict[str, Path]:
     assert spec.data is not None
     path = Path(spec.data)
     if path.is_dir():
@@ -220,7 +284,7 @@ def _own_files(spec: DataSpec) -> dict[str, list[Row]]:
         parts["test"] = Path(spec.test_data)
     if parts["train"] is None:
         raise InputError(f"{path} holds no train file ({_suffixes('train')}).")
-    return {part: read_rows(file) for part, file in parts.items() if file is not None}
+    return {part: file for part, file in parts.items() if file is not None}
 
 
 def _from_folder(folder: Path, task: Task) -> dict[str, list[Row]]:
@@ -246,6 +310,8 @@ def _suffixes(stem: str) -> str:
 
 
 def _from_hub(task: Task) -> dict[str, list[Row]]:
+    import datasets
+
     hub = task.hub
     assert hub is not None
     try:
@@ -275,11 +341,60 @@ def _movie_reviews(source: str) -> list[Row]:
 # --------------------------------------------------------------------------------------------- texts and labels
 
 
+def _group_name(value: Any) -> str:  # noqa: ANN401 (a cell of any file)
+    """Return the group of a row as text; empty where it has none."""
+    if value is None or value != value:  # the last is NaN
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return as_text(value).strip()
+
+
+def _by_content(row: Row) -> tuple[str, str]:
+    """Return where a row comes in an order that depends on nothing but its content; equal rows are interchangeable."""
+    said = [row["text"], row.get("context"), row["label"], row.get("group")]
+    beside = [value for name, value in row.items() if name not in ("text", "context", "label", "group")]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest(), repr(beside)
+
+
+def _stories(rows: Sequence[Row], part: str, spec: DataSpec) -> list[str]:
+    """Return a note if rows look like growing stories, whose neighbours only the order of the file tells."""
+    if spec.group is not None or spec.row_order != BY_CONTENT or len(rows) < 2:
+        return []
+    texts = [row["text"] for row in rows]
+    alike = sum(bool(a) and bool(b) and (a.startswith(b) or b.startswith(a)) for a, b in itertools.pairwise(texts))
+    if alike < MANY_STORIES * len(rows):
+        return []
+    return [
+        f"{alike} of {len(rows)} rows ({part}) begin like the row before, as if they were of one story. Such texts are "
+        "not independent: name the column that says which belong together with --group, or intervals are too narrow."
+    ]
+
+
+def _ungrouped(tables: Mapping[str, Sequence[Row]], group: str | None) -> list[str]:
+    """Return a note of how many rows have no group, where groups are named."""
+    rows = [row for part in tables.values() for row in part] if group is not None else []
+    empty = sum(not row["group"] for row in rows)
+    return [f"{empty} of {len(rows)} rows have no {group}: each is a group of its own."] if empty else []
+
+
+def _in_two_splits(tables: Mapping[str, Sequence[Row]], group: str | None) -> list[str]:
+    """Return a note if test texts are of groups that are in other splits too, as only given splits can have them."""
+    if group is None:
+        return []
+    tested = {row["group"] for row in tables["test"] if row["group"]}
+    known = {row["group"] for part in ("train", "validation") for row in tables[part]}
+    both = len(tested & known)
+    if not both:
+        return []
+    return [f"{both} of {len(tested)} groups of test texts ({group}) are in train or validation, too."]
+
+
 def require_columns(row: Row, needed: Iterable[str], where: str, own: bool = False) -> None:
     """Refuse a row without a column that is needed, and name those that it has."""
     for column in needed:
         if column not in row:
-            advice = " Name the columns with --text, --context and --label." if own else ""
+            advice = " Name the columns with --text, --context, --label and --group." if own else ""
             raise InputError(
                 f"{where} has no column {column!r}; it has {', '.join(map(repr, row))}.{nearest(column, row)}{advice}"
             )
@@ -400,6 +515,14 @@ def _make_missing_splits(tables: dict[str, list[Row]], seed: int, origin: str, n
         if part in tables:
             continue
         rows = tables["train"]
+        if any(row.get("group") for row in rows):
+            tables["train"], tables[part] = _split_by_group(rows, seed, f"{origin}, {part}")
+            groups = len(_members(tables[part]))
+            notes.append(
+                f"No {part} split: {len(tables[part])} of {len(rows)} training rows were set aside for it, of {groups} "
+                "groups."
+            )
+            continue
         order = _labels_first(rows, np.random.default_rng([seed, len(rows)]).permutation(len(rows)))
         kept = round(0.8 * len(rows))
         if kept == len(rows) or kept == 0:
@@ -407,6 +530,64 @@ def _make_missing_splits(tables: dict[str, list[Row]], seed: int, origin: str, n
         tables["train"] = [rows[i] for i in sorted(order[:kept])]
         tables[part] = [rows[i] for i in sorted(order[kept:])]
         notes.append(f"No {part} split: {len(rows) - kept} of {len(rows)} training rows were set aside for it.")
+
+
+def _members(rows: Sequence[Row]) -> list[list[int]]:
+    """Return the places of the rows of each group, in the order in which groups first appear."""
+    found: dict[object, list[int]] = {}
+    for place, row in enumerate(rows):
+        found.setdefault(row["group"] or place, []).append(place)
+    return list(found.values())
+
+
+def _split_by_group(rows: list[Row], seed: int, where: str) -> tuple[list[Row], list[Row]]:
+    """Return what is kept and what is set aside: whole groups, 20 % of the rows as nearly as their sizes allow.
+
+    Groups come in an order drawn at random. The first group of each label is kept, so that a rare label stays in train.
+    """
+    members = _members(rows)
+    order = np.random.default_rng([seed, len(rows), len(members)]).permutation(len(members)).tolist()
+    first: dict[str, int] = {}
+    for group in order:
+        for place in members[group]:
+            first.setdefault(rows[place]["label"], group)
+    kept_groups = set(first.values())
+    free = [group for group in order if group not in kept_groups]
+    wanted = len(rows) - round(0.8 * len(rows))
+    taken = [free[number] for number in _nearest_sum([len(members[group]) for group in free], wanted)]
+    aside = {place for group in taken for place in members[group]}
+    if not aside:
+        raise InputError(
+            f"{where}: the {len(rows)} rows are of {len(members)} groups, too few to set some aside, because a group "
+            "is in one split only and every label must stay in train. Name a finer column with --group, or give the "
+            "split with --validation-data and --test-data."
+        )
+    kept = [row for place, row in enumerate(rows) if place not in aside]
+    return kept, [rows[place] for place in sorted(aside)]
+
+
+def _nearest_sum(sizes: Sequence[int], wanted: int) -> list[int]:
+    """Return which sizes to take, the first ones first, so that their sum is nearest to `wanted`; none if 0 is nearest.
+
+    Of very many sizes the last are sought so, and of those before each that leaves room is taken.
+    """
+    taken, many = list[int](), max(0, len(sizes) - SOUGHT)
+    for number in range(many):
+        if sizes[number] <= wanted // 2:
+            taken.append(number)
+            wanted -= sizes[number]
+    within = (1 << max(1, 2 * wanted)) - 1  # as bits: sums up to which coming near makes sense
+    reached = [1]  # for each number from the end on: bit s is set if some of the sizes from there on add up to s
+    for size in reversed(sizes[many:]):
+        reached.append((reached[-1] | reached[-1] << size) & within)
+    reached.reverse()
+    near = (wanted + off for distance in range(wanted + 1) for off in (-distance, distance))
+    left = next(total for total in near if reached[0] >> total & 1)
+    for number, after in enumerate(reached[1:], start=many):
+        if left >= sizes[number] and after >> (left - sizes[number]) & 1:
+            taken.append(number)
+            left -= sizes[number]
+    return taken
 
 
 def _labels_first(rows: list[Row], order: np.ndarray[Any, Any]) -> list[int]:

@@ -13,9 +13,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
-
 from faithmeter.errors import InputError, first_line
 
 Row = dict[str, Any]
@@ -38,10 +35,27 @@ def read_rows(path: Path) -> list[Row]:
         return list(_read_jsonl(lines) if kind in ("jsonl", "json") else _read_csv(lines, kind))
     except (gzip.BadGzipFile, EOFError) as error:
         raise InputError(f"{path} is not a complete gzip file ({error}): fetch it again.") from error
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path} is not a complete parquet file: {first_line(error)}") from error
     except _BadLineError as error:
         raise InputError(f"{path}, {error}") from error
+
+
+def columns_of(path: Path) -> list[str] | None:
+    """Return the names of a table's columns by a look at its first row; None where that does not tell.
+
+    It is quick for a file of any size. What is wrong with the file is for `read_rows` to say.
+    """
+    kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1].lower()
+    if not path.is_file() or kind not in ("csv", "tsv", "jsonl", "json"):
+        return None
+    try:
+        with (
+            gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw,
+            io.TextIOWrapper(raw, "utf-8-sig", errors="replace", newline="") as lines,
+        ):
+            row = next(iter(_read_jsonl(lines) if kind in ("jsonl", "json") else _read_csv(lines, kind)), None)
+    except (OSError, EOFError, _BadLineError):
+        return None
+    return None if row is None else list(row)
 
 
 class _BadLineError(Exception):
@@ -58,7 +72,12 @@ def texts_of(path: Path, column: str = "text") -> list[str]:
 
 def _read_parquet(path: Path) -> list[Row]:
     """Read a parquet file; a column of bytes is text if all of it is UTF-8, and is left as it is otherwise."""
-    table = pyarrow.parquet.read_table(path)
+    import pyarrow.parquet  # here: a text or a csv file needs none of it
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"{path} is not a complete parquet file: {first_line(error)}") from error
     rows: list[Row] = table.to_pylist()
     for column in (field.name for field in table.schema if "binary" in str(field.type)):
         try:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
 import torch
-from scipy import linalg
 from torch import Tensor
 
 from faithmeter.importance.measure import along, drops_at, open_units
@@ -174,7 +174,7 @@ def _guessed_path(known: Known, weights: Floats) -> list[int]:
     base, slopes = _trend(sets, drops)
     only_one = (sets * weights) @ (1 - sets).T
     kernel = np.exp(-(only_one + only_one.T)) + 1e-6 * np.eye(len(sets))
-    held = linalg.cho_solve(linalg.cho_factor(kernel), drops - base - sets @ slopes)
+    held = scipy.linalg.cho_solve(scipy.linalg.cho_factor(kernel), drops - base - sets @ slopes)
     farther = weights * (1 - 2 * sets)  # (known sets, tokens): what masking the token adds to the distance
     grown = np.exp(-farther)
     states, values, trends = [0], np.zeros(1), np.full(1, base)
@@ -195,7 +195,7 @@ def _trend(sets: Floats, drops: Floats) -> tuple[float, Floats]:
     """Return the constant and the slopes of a ridge regression of the drops on what is masked."""
     design = np.concatenate((np.ones((len(sets), 1)), sets), axis=1)
     ridge = 0.1 * len(sets) / sets.shape[1] * np.eye(design.shape[1])
-    found = linalg.solve(design.T @ design + ridge, design.T @ drops, assume_a="pos")
+    found = scipy.linalg.solve(design.T @ design + ridge, design.T @ drops, assume_a="pos")
     return float(found[0]), found[1:]
 
 

@@ -13,11 +13,10 @@ import torch
 from numpy.typing import ArrayLike
 
 from faithmeter.data.batch import Encoded
-from faithmeter.in_distribution.masf import LEVEL
-from faithmeter.in_distribution.p_values import EXCESS_ALLOWED
+from faithmeter.in_distribution.limits import EXCESS_ALLOWED
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import below_majority_p_value, majority_performance, performance
-from faithmeter.statistics import mean_interval
+from faithmeter.statistics import LEVEL, mean_interval
 
 
 @dataclass(frozen=True)
@@ -58,5 +57,5 @@ def all_masked(classifier: Classifier, encoded: Encoded, train_labels: ArrayLike
         majority=majority_performance(metric, train_labels, encoded.labels),
         p_value=below_majority_p_value(metric, train_labels, encoded.labels, predicted),
         excess_loss=float(excess.mean()),
-        interval=mean_interval(excess),
+        interval=mean_interval(excess, groups=encoded.sources()),
     )

@@ -56,9 +56,9 @@ from faithmeter.in_distribution.p_values import (
 from faithmeter.masking import STEPS, Purpose, random_count_mask, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Advance
+from faithmeter.statistics import LEVEL
 
 BEFORE_LENGTHS, FORMAT = 2, 3  # of the stored test
-LEVEL = 0.05
 ROWS_NEEDED = 2000  # below this, the share of texts under 5 % varies by more than ±1.5 points between splits
 ROWS_FOR_TERCILES = 5000
 LENGTH_GROUPS = 5

@@ -7,15 +7,16 @@ spoilt on purpose: random words in the places of masks, words out of order, text
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 import torch
-from scipy import stats
 
 from faithmeter.data.batch import Encoded
-from faithmeter.in_distribution.masf import LEVEL, MaSF, masked_at_random
+from faithmeter.in_distribution.masf import MaSF, masked_at_random
 from faithmeter.in_distribution.verdict import dataset_verdict
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Advance
+from faithmeter.statistics import LEVEL
 
 SPOILT_STEP = STEPS // 2  # half of the places hold random words
 WORDS, SHUFFLED, OTHER = "words", "shuffled", "other"
@@ -89,5 +90,5 @@ def _asked(
     groups = torch.from_numpy(encoded.sources())
     test = dataset_verdict(masf, p_values[0], p_values[1], lengths, step, groups).anywhere
     outside = int((p_values[1] <= LEVEL).sum())
-    exact = stats.binomtest(outside, len(encoded)).proportion_ci(method="exact")
+    exact = scipy.stats.binomtest(outside, len(encoded)).proportion_ci(method="exact")
     return Power(spoilt, len(encoded), test.share_below, (float(exact.low), float(exact.high)), test.dataset_p_value)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 
-from faithmeter.in_distribution.masf import LENGTH_GROUPS, LEVEL, ROWS_A_GROUP, MaSF
+from faithmeter.in_distribution.masf import LENGTH_GROUPS, ROWS_A_GROUP, MaSF
 from faithmeter.in_distribution.p_values import design_effect, simes
 from faithmeter.masking import STEPS
+from faithmeter.statistics import LEVEL
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def footing(masf: MaSF, tested: int) -> Footing:
 
     def between(size: float) -> tuple[float, float]:
         known = size / masf.design_effect + 1
-        low, high = stats.beta.ppf((0.025, 0.975), LEVEL * known, (1 - LEVEL) * known)
+        low, high = scipy.stats.beta.ppf((0.025, 0.975), LEVEL * known, (1 - LEVEL) * known)
         return float(low), float(high)
 
     return Footing(
@@ -204,7 +205,7 @@ def _count_law(
     for count, size in zip(rows, calibration_rows, strict=True):
         if count and (allowed := _allowed(size)):
             fewer, level, known = int(np.ceil(count / effects[0])), allowed / (size + 1), size / effects[1] + 1
-            pmf = stats.betabinom.pmf(np.arange(fewer + 1), fewer, level * known, (1 - level) * known)
+            pmf = scipy.stats.betabinom.pmf(np.arange(fewer + 1), fewer, level * known, (1 - level) * known)
             law = np.convolve(law, pmf)
     return law
 
@@ -223,4 +224,4 @@ def _rank_p_value(p_values: list[Tensor], calibration_rows: tuple[int, ...], eff
         distance += float(group.sum()) - rows / 2
         own, shared = rows * (size * (size + 1) + 1), rows**2 * size
         variance += (effects[0] * own + effects[1] * shared) / 12 / (size + 1) ** 2
-    return float(stats.norm.cdf(distance / np.sqrt(variance)))
+    return float(scipy.stats.norm.cdf(distance / np.sqrt(variance)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from faithmeter.judges.ranking import Array
 from faithmeter.masking import Purpose, random_stream
@@ -88,7 +88,7 @@ def _means(scores: Scores, weights: dict[int, Array], seed: int) -> Array:
 
 def _rank_correlations(first: Array, second: Array) -> Array:
     """Return Spearman's correlation of each row of two (draws, measures) tables; nan where a row is flat."""
-    ranks = [_centred(stats.rankdata(one, axis=1, nan_policy="propagate")) for one in (first, second)]
+    ranks = [_centred(scipy.stats.rankdata(one, axis=1, nan_policy="propagate")) for one in (first, second)]
     with np.errstate(invalid="ignore", divide="ignore"):
         lengths = [np.sqrt((one**2).sum(axis=1)) for one in ranks]
         return np.clip((ranks[0] * ranks[1]).sum(axis=1) / (lengths[0] * lengths[1]), -1.0, 1.0)

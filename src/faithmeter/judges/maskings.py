@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.masking import STEPS
+from faithmeter.statistics import LEVEL
 
 if TYPE_CHECKING:
     from faithmeter.data.batch import Batch

@@ -8,8 +8,8 @@ from math import comb
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -37,7 +37,7 @@ def rank_correlation(before: Tensor, after: Tensor, maskable: Tensor) -> Array:
     """
     found = np.full(len(maskable), np.nan)
     for row, tokens in enumerate(maskable):
-        ranks = [stats.rankdata(one[row][tokens].double().numpy()) for one in (before, after)]
+        ranks = [scipy.stats.rankdata(one[row][tokens].double().numpy()) for one in (before, after)]
         if all(np.ptp(one) > 0 for one in ranks if len(one)) and len(ranks[0]) > 1:
             found[row] = np.corrcoef(*ranks)[0, 1]
     return found
@@ -62,7 +62,11 @@ def likeness(before: Tensor, after: Tensor, maskable: Tensor) -> Columns:
 def _chance(tokens: int, many: int) -> float:
     """Return the mean overlap of two sets of so `many` of the tokens, drawn at random."""
     both = np.arange(many + 1)
-    return float(np.sum(stats.hypergeom.pmf(both, tokens, many, many) * both / (2 * many - both))) if tokens else np.nan
+    return (
+        float(np.sum(scipy.stats.hypergeom.pmf(both, tokens, many, many) * both / (2 * many - both)))
+        if tokens
+        else np.nan
+    )
 
 
 def ground_truth(importance: Tensor, maskable: Tensor, truth: Tensor) -> Columns:

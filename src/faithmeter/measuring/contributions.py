@@ -6,7 +6,7 @@ import numpy as np
 
 from faithmeter.measuring.curves import Curve, Floats, area_between_curves
 from faithmeter.performance import Ints, weighted_performance
-from faithmeter.statistics import Weights
+from faithmeter.statistics import Groups, Weights, group_numbers
 from faithmeter.statistics.intervals import pseudo_values
 
 
@@ -27,14 +27,20 @@ def areas_of(metric: str, gold: Ints, curves: Sequence[Curve], random: Sequence[
     return areas
 
 
-def paired_differences(metric: str, gold: Ints, curves: Sequence[Curve], rows: Sequence[Ints]) -> Floats:
+def paired_differences(
+    metric: str, gold: Ints, curves: Sequence[Curve], rows: Sequence[Ints], groups: Groups | None = None
+) -> Floats:
     """Return (texts, measures, measures): what each text adds to the difference of two measures' ACU.
 
     `gold` is of all texts and `rows` says on which of them each measure was measured, in the order of its curve. A pair
-    is compared on its common texts alone; elsewhere it is nan.
+    is compared on its common texts alone; elsewhere it is nan. With `groups`, one number per text, it is (groups,
+    measures, measures): what each group adds.
     """
+    numbers = group_numbers(groups)
+    if numbers is None:
+        numbers = np.arange(len(gold))
     places = [{int(row): place for place, row in enumerate(each)} for each in rows]
-    differences = np.full((len(gold), len(curves), len(curves)), np.nan)
+    differences = np.full((int(numbers.max(initial=-1)) + 1, len(curves), len(curves)), np.nan)
     sets = {tuple(np.intersect1d(first, second).tolist()) for first in rows for second in rows}
     for common in (list(each) for each in sets if each):
         those = [k for k, place in enumerate(places) if all(row in place for row in common)]
@@ -43,9 +49,11 @@ def paired_differences(metric: str, gold: Ints, curves: Sequence[Curve], rows: S
             for k in those
             for index in [[places[k][row] for row in common]]
         ]
-        scores = pseudo_values(areas_of(metric, gold[common], curves_now, []), len(common)) if len(common) > 1 else None
+        own = numbers[common]
+        scores = pseudo_values(areas_of(metric, gold[common], curves_now, []), len(own), own) if len(own) > 1 else None
+        present = list(dict.fromkeys(own.tolist()))
         for a, i in enumerate(those):
             for b, j in enumerate(those):
                 if scores is not None and len(np.intersect1d(rows[i], rows[j])) == len(common):
-                    differences[common, i, j] = scores[:, a] - scores[:, b]
+                    differences[present, i, j] = scores[:, a] - scores[:, b]
     return differences

@@ -17,7 +17,7 @@ from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.masking import STEPS
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Ints, weighted_performance
-from faithmeter.statistics import Weights, bca_interval, percentile_band
+from faithmeter.statistics import Groups, Weights, bca_interval, group_numbers, percentile_band
 from faithmeter.statistics.intervals import Interval, jackknife_interval, pseudo_values, ratio_interval
 
 TARGETS = ("gold", "predicted")  # the class whose logit is explained: the true one, or the model's answer
@@ -111,7 +111,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """How faithful a measure is. Intervals are 95 %, over `over`: `seeds` or `observations`; nan RACU has no scale."""
+    """How faithful a measure is. Intervals are 95 %, over `over`: `seeds` or `observations`; nan RACU has no scale.
+
+    `groups` is the number of groups of observations that the intervals are over; None where each is independent.
+    """
 
     acu: float
     acu_interval: Interval
@@ -119,6 +122,7 @@ class Faithfulness:
     racu_interval: Interval
     over: str
     n: int
+    groups: int | None = None
 
 
 def area_and_scale(metric: str, gold: Ints, curve: Curve, random: Sequence[Curve]) -> Callable[[Weights], Floats]:
@@ -137,22 +141,29 @@ def area_and_scale(metric: str, gold: Ints, curve: Curve, random: Sequence[Curve
     return both
 
 
-def faithfulness_over_observations(metric: str, gold: Ints, curve: Curve, random: list[Curve]) -> Faithfulness:
-    """Return ACU and RACU on one model: Student's interval of ACU by the jackknife, Fieller's of RACU (Fieller, 1954).
+def faithfulness_over_observations(
+    metric: str, gold: Ints, curve: Curve, random: list[Curve], groups: Groups | None = None
+) -> Faithfulness:
+    """Return ACU and RACU on one model, with intervals by the jackknife: Johnson's of ACU, Fieller's of RACU.
 
     Both are over observations. The draws of random masking differ from one observation to the next, so their noise is
-    part of how observations vary and of the intervals. RACU has no interval where its denominator may be 0.
+    part of how observations vary and of the intervals. RACU has no interval where its denominator may be 0. With
+    `groups`, one number per observation, whole groups are left out in turn; of a single one there is no interval.
     """
+    numbers = group_numbers(groups)
     statistic = area_and_scale(metric, gold, curve, random)
     acu, scale = statistic(np.ones((1, len(gold))))[0].tolist()
-    values = pseudo_values(statistic, len(gold)) if len(gold) > 1 else np.zeros((0, 2))
+    values = pseudo_values(statistic, len(gold), numbers) if len(gold) > 1 else np.zeros((0, 2))
+    differ = np.any([each.predicted != curve.predicted for each in random], axis=(0, 2))
+    differing = int(differ.sum()) if numbers is None else len(np.unique(numbers[differ]))
     return Faithfulness(
         acu=acu,
-        acu_interval=jackknife_interval(values[:, 0], acu),
+        acu_interval=jackknife_interval(values[:, 0], acu, differing=differing),
         racu=acu / scale if scale > NO_SCALE else float("nan"),
         racu_interval=ratio_interval((acu, scale), values[:, 0], values[:, 1]) if scale > NO_SCALE else None,
         over="observations",
         n=len(gold),
+        groups=None if numbers is None else int(numbers.max()) + 1,
     )
 
 
@@ -169,14 +180,19 @@ def lead(metric: str, gold: Ints, best: Curve, other: Curve, confidence: float) 
     return float(difference(np.ones((1, len(gold))))[0]), bca_interval(difference, len(gold), confidence=confidence)
 
 
-def performance_band(metric: str, gold: Ints, curves: list[Curve]) -> list[tuple[float, float, float]]:
-    """Return for each step the mean performance of the curves and its 95 % interval over observations."""
+def performance_band(
+    metric: str, gold: Ints, curves: list[Curve], groups: Groups | None = None
+) -> list[tuple[float, float, float]]:
+    """Return for each step the mean performance of the curves and its 95 % interval over observations, or `groups`.
+
+    The interval is nan where all observations are of one group.
+    """
     reached = [weighted_performance(metric, gold, curve.predicted) for curve in curves]
 
     def mean(weights: Weights) -> Floats:
         return np.mean([one(weights) for one in reached], axis=0)
 
-    low, high = percentile_band(mean, len(gold))
+    low, high = percentile_band(mean, len(gold), groups=groups)
     return list(zip(mean(np.ones((1, len(gold))))[0].tolist(), low.tolist(), high.tolist(), strict=True))
 
 

@@ -1,7 +1,6 @@
 """The section of a report on attacked texts: how often the prediction was changed, and at what cost."""
 
-from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Section
+from faithmeter.reports.parts import Section, Table
 from faithmeter.runs.results import ATTACK, Rows, find, number, rows_of
 
 BEFORE, AFTER, SUCCESS, WORDS, UNTRIED, QUERIES = (

@@ -3,7 +3,8 @@
 from faithmeter.files import write_bytes
 from faithmeter.reports import sentences
 from faithmeter.reports.evidence import conclusion, evidence
-from faithmeter.reports.formats import Table, as_markdown, plain
+from faithmeter.reports.formats import as_markdown, plain
+from faithmeter.reports.parts import Table
 from faithmeter.reports.ranked import ranked_table
 from faithmeter.runs.results import measures, rows_of
 from faithmeter.runs.run import Run, RunConfig

@@ -11,16 +11,14 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
-from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.in_distribution.p_values import smallest_of
 from faithmeter.reports.evidence import trusted
 from faithmeter.reports.figures import PALETTE, RANDOM, drawn, new_figure
-from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Section
+from faithmeter.reports.parts import Section, Table
 from faithmeter.reports.sentences import names as listed
 from faithmeter.reports.sentences import recommended
 from faithmeter.runs.results import Rows, find, most_faithful, number, rows_of, within_bounds
-from faithmeter.statistics import student_interval
+from faithmeter.statistics import LEVEL, student_interval
 
 UNCHECKED, FEW = "not checked", "checked on too few texts"  # where it is unknown whether masks are understood
 

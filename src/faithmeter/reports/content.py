@@ -13,12 +13,11 @@ from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.comparison import Way, ways_section
 from faithmeter.reports.evidence import conclusion, evidence, worst_step
 from faithmeter.reports.figures import drawn
-from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Example, Section
+from faithmeter.reports.parts import Example, Section, Table
 from faithmeter.reports.ranked import ranked_table
 from faithmeter.reports.select import select_sections
 from faithmeter.reports.transfer import transfer_sections
-from faithmeter.runs.results import Rows, find, measures, most_faithful, number, rejected, rows_of
+from faithmeter.runs.results import Rows, find, measures, most_faithful, number, over_what, rejected, rows_of
 
 
 @dataclass(frozen=True)
@@ -158,13 +157,14 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
 
 def _ranking(subject: Subject, prefix: str, best: str | None) -> Section:
     rows = subject.rows
-    over = find(rows, "acu", measures(rows)[0])["over"]
+    first = find(rows, "acu", measures(rows)[0])
+    each = "trainings" if first["over"] == "seeds" else "texts" if first.get("groups") is None else over_what(first)
     return Section(
         "What was measured" if best is None else "Which measure is faithful",
         [
             *subject.about,
-            f"Intervals are 95 %, over {'trainings' if over == 'seeds' else 'texts'}. Out-of-distribution is the "
-            "largest share of such texts at any step; the p-value covers all steps.",
+            f"Intervals are 95 %, over {each}. Out-of-distribution is the largest share of such texts at "
+            "any step; the p-value covers all steps.",
             *_told_apart(rows, best),
         ],
         [ranked_table(rows, prefix)],

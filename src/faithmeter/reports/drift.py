@@ -12,9 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from faithmeter.judges.drift import SHARES, Points
 from faithmeter.reports.figures import INK, RANDOM, drawn, look
-from faithmeter.reports.formats import Table
 from faithmeter.reports.judged import Judged, table
-from faithmeter.reports.parts import Section
+from faithmeter.reports.parts import Section, Table
 from faithmeter.runs.results import Rows, find, number, rows_of
 
 DRIFT = "audit_drift_"

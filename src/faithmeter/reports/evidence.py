@@ -6,13 +6,13 @@ rests on three kinds of evidence, which are shown apart: the record of the train
 measure masks, and what the model does when nothing is left to read.
 """
 
-from faithmeter.in_distribution.p_values import EXCESS_ALLOWED, smallest_of, too_few
+from faithmeter.in_distribution.limits import EXCESS_ALLOWED, too_few
+from faithmeter.in_distribution.p_values import smallest_of
 from faithmeter.runs.results import (
     ALL_MASKED_LOSS,
     ALL_MASKED_P,
     CHECKED_TEXTS,
     CLAIMED,
-    LEVEL,
     MASKED,
     PLAIN,
     POWER,
@@ -28,6 +28,7 @@ from faithmeter.runs.results import (
     rejected,
     rows_of,
 )
+from faithmeter.statistics import LEVEL
 
 
 def known_masks(rows: Rows) -> str | None:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.reports.figures import RANDOM, drawn, look, new_figure
-from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Section
+from faithmeter.reports.parts import Section, Table
 from faithmeter.runs.results import AUDIT, find, number, rows_of
+from faithmeter.statistics import LEVEL
 
 if TYPE_CHECKING:
     from faithmeter.judges.drift import Points

@@ -10,7 +10,16 @@ from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     from faithmeter.explaining.explanation import Explanation
-    from faithmeter.reports.formats import Table
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of words; the first column names its rows, the others are numbers."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)

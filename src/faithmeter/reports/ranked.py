@@ -1,7 +1,7 @@
 """The table of importance measures, the most faithful first."""
 
 from faithmeter.reports import sentences
-from faithmeter.reports.formats import Table
+from faithmeter.reports.parts import Table
 from faithmeter.runs.results import Rows, find, letters, measures, number, rows_of
 
 

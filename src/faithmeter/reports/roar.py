@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.measuring.retraining import RECURSIVE, RELATIVE, ROAR
 from faithmeter.measuring.synthetic import FEATURES, SyntheticCurves
 from faithmeter.reports.figures import PALETTE, RANDOM, drawn, look, new_figure
-from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Drawn, Section
+from faithmeter.reports.parts import Drawn, Section, Table
 from faithmeter.reports.sentences import names
 from faithmeter.runs.results import Rows, find, number, rows_of
+from faithmeter.statistics import LEVEL
 
 TITLES = {RECURSIVE: "Recursive ROAR", ROAR: "ROAR"}
 KINDS = {RECURSIVE: "recursive_roar", ROAR: "roar"}

@@ -1,7 +1,6 @@
 """The section of a report on select-then-predict: performance of a model that reads only the explanations."""
 
-from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Section
+from faithmeter.reports.parts import Section, Table
 from faithmeter.runs.results import ABOVE_RANDOM, SELECT, SELECT_FULL, TRAINED_ON, Row, Rows, find, number, rows_of
 
 CANNOT = (

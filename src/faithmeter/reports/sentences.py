@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from scipy import stats
+import scipy
 
 from faithmeter.importance.table import IMPORTANCE_MEASURES, is_signed
-from faithmeter.in_distribution.masf import LEVEL, ROWS_NEEDED
+from faithmeter.in_distribution.masf import ROWS_NEEDED
 from faithmeter.masking import STEPS
 from faithmeter.reports.evidence import (
     best_accepted,
@@ -25,11 +25,13 @@ from faithmeter.runs.results import (
     letters,
     most_faithful,
     number,
+    over_what,
     rejected,
     rows_of,
     surely_ahead,
     unbeaten,
 )
+from faithmeter.statistics import LEVEL
 
 FEW_TEXTS, FEW_TRAININGS, DECIDING_TRAININGS = 50, 10, 5
 TERMS = (
@@ -153,7 +155,7 @@ def surely_positive(row: Row, tried: int) -> bool:
     """
     if row["low"] is None:
         return False
-    wider = stats.t.ppf(1 - 0.025 / tried, row["n"] - 1) / stats.t.ppf(0.975, row["n"] - 1)
+    wider = scipy.stats.t.ppf(1 - 0.025 / tried, row["n"] - 1) / scipy.stats.t.ppf(0.975, row["n"] - 1)
     return bool(row["value"] - wider * (row["value"] - row["low"]) > 0)
 
 
@@ -231,8 +233,7 @@ def _nothing_judged(rows: Rows) -> list[str]:
 
 def _over(rows: Rows, measure: str) -> str:
     """Return what the intervals of a measure are over, in words."""
-    acu = find(rows, "acu", measure)
-    return f"{acu['n']} {'trainings' if acu['over'] == 'seeds' else 'texts'}"
+    return over_what(find(rows, "acu", measure))
 
 
 def verdict(rows: Rows) -> list[str]:
@@ -387,7 +388,8 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
         )
     acu = find(rows, "acu", best)
     if acu["over"] == "observations":
-        found.append("The intervals are over texts of one trained model: another training may rank differently.")
+        what = "texts" if acu.get("groups") is None else over_what(acu)
+        found.append(f"The intervals are over {what} of one trained model: another training may rank differently.")
     if acu["over"] == "seeds" and acu["n"] < DECIDING_TRAININGS and len(rows_of(rows, "acu")) > 1:
         found.append(
             f"{acu['n']} trainings can hardly tell measures apart, however different they are: that takes "

@@ -1,10 +1,9 @@
 """The section of a report on a model that is judged on texts of another domain."""
 
-from faithmeter.in_distribution.masf import LEVEL
 from faithmeter.reports.evidence import checked_on_few
-from faithmeter.reports.formats import Table
-from faithmeter.reports.parts import Section
+from faithmeter.reports.parts import Section, Table
 from faithmeter.runs.results import TRANSFER, TRANSFER_MAJORITY, Rows, find, number, rows_of
+from faithmeter.statistics import LEVEL
 
 AT_HOME, ELSEWHERE = "in domain", "out of domain"
 

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any, NotRequired, TypedDict, cast
 
 from faithmeter.errors import nearest
+from faithmeter.statistics import LEVEL, Array
 
 Bounds = tuple[float, float]
 INFINITE = float("inf")
-LEVEL = 0.05  # of tests: what is called out-of-distribution
 SHARE, SIGNED, COUNT, ANY = (0.0, 1.0), (-1.0, 1.0), (0.0, INFINITE), (-INFINITE, INFINITE)
 
 
@@ -195,6 +195,7 @@ class Row(TypedDict):
     over: str | None
     tokens: int | None
     detail: NotRequired[Any]  # str | None; rows of the first runs have none
+    groups: NotRequired[int]  # only where texts are of groups
 
 
 Rows = Sequence[Row]
@@ -207,7 +208,8 @@ class Result:
     `kind` is a row of `KINDS`, such as `acu`, or a column of a judge's; `masking_ratio` the share of maskable tokens
     masked, None if not applicable; `n` the number of texts or runs; `measure` the importance measure; `low` and `high`
     a 95 % interval, over `over` (`seeds` or `observations`); `tokens` the number of masked tokens if counted instead of
-    a ratio; `detail` identifies it within its kind and measure, such as the layer whose weights were replaced.
+    a ratio; `detail` identifies it within its kind and measure, such as the layer whose weights were replaced; `groups`
+    how many groups of texts (stories, authors) the interval is over, None where each text is independent of the others.
     """
 
     kind: str
@@ -222,13 +224,28 @@ class Result:
     over: str | None = None
     tokens: int | None = None
     detail: str | None = None
+    groups: int | None = None
 
     def __post_init__(self) -> None:
         kind_of(self.kind)
 
     def as_row(self) -> Row:
         """Return the result as a line of `results.jsonl`; a number that does not exist (nan) is None there."""
-        return cast(Row, {**asdict(self), "value": None if self.value != self.value else self.value})
+        row = {**asdict(self), "value": None if self.value != self.value else self.value}
+        if self.groups is None:
+            del row["groups"]
+        return cast(Row, row)
+
+
+def mean_over_texts(
+    kind: str, each: Array, metric: str, interval: Bounds | None, measure: str | None = None, detail: str | None = None
+) -> Result:
+    """Return the mean of a number that `each` text has, with its interval over the texts."""
+    low, high = interval or (None, None)
+    return Result(
+        kind=kind, value=float(each.mean()), metric=metric, n=len(each), measure=measure, low=low, high=high,
+        over="observations", detail=detail,
+    )  # fmt: skip
 
 
 def rows_of(rows: Rows, kind: str, measure: str | None = None) -> list[Row]:
@@ -267,18 +284,27 @@ def number(row: Row, digits: int = 2) -> str:
     return f"{row['value']:.{digits}f}{interval}"
 
 
+def over_what(row: Row) -> str:
+    """Return what the interval of a row is over, in words: so many texts, groups of texts, or trainings."""
+    if row["over"] == "seeds":
+        return f"{row['n']} trainings"
+    groups = row.get("groups")
+    return f"{row['n']} texts" if groups is None else f"{groups} groups of texts"
+
+
 def most_faithful(rows: Rows, among: Collection[str] | None = None) -> str | None:
     """Return the measure whose ACU is surely the largest; None where nothing was measured. `among` limits the choice.
 
-    By the lower end of its interval, so that a measure does not win by having been measured on a few texts only; one
-    on so few that it has no interval wins only where no other is there. Nor does one win that another is surely ahead
-    of, on the texts of both.
+    None wins that another is surely ahead of, on the texts of both. Of the rest it is the one whose interval has the
+    highest lower end. A measure with fewer than half as many texts as another of them is no candidate: its texts may be
+    the easy ones. One on so few that it has no interval wins only where no other is there.
     """
     areas = [row for row in rows if row["kind"] == "acu" and (among is None or row["measure"] in among)]
     if not areas:
         return None
     first = unbeaten(rows, [row["measure"] for row in areas])
     areas = [row for row in areas if row["measure"] in first] or areas
+    areas = [row for row in areas if 2 * row["n"] >= max(other["n"] for other in areas)]
 
     def surely(row: Row) -> tuple[bool, float]:
         known = row["low"] is not None and row["low"] < row["high"]

@@ -39,6 +39,7 @@ from faithmeter.files import LOCK, new_folder, read_json, read_jsonl, require_wh
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.models.classifier import load_classifier
+from faithmeter.runs.directory import FORMAT, is_roar, require_run, settings_of
 from faithmeter.runs.results import CLAIMED, MASKED, PLAIN, TRAINED_ON_MASKS, UNKNOWN, Result, accepted, most_faithful
 from faithmeter.training.config import TrainingConfig
 from faithmeter.training.strategy import STRATEGIES
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
 # is stored, or how it is computed, raises a format number.
 VERSION = "faithmeter"
 
-FORMAT = 1
 # what results were made with before a setting was kept: a new setting has its default for old runs here
 BEFORE: Mapping[str, Any] = {"by": TOKEN, "chunk": None, "until_certain": False, "format": 1}
 HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
@@ -112,15 +112,7 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not (self.path / "config.json").is_file():
-            raise InputError(f"{path} is not a run: it has no config.json. `faithmeter train {path} ...` creates one.")
-        stored = read_config(self.path)
-        if is_roar(self.path):
-            raise InputError(f"{path} is a ROAR experiment, not a run: `faithmeter report {path}` shows it.")
-        if "format" not in stored:
-            raise InputError(
-                f"{path} is a model, not a run: `faithmeter check {path} --data FILE` creates a run for it."
-            )
+        require_run(self.path)
 
     @classmethod
     def create(cls, path: str | Path, config: RunConfig) -> Run:
@@ -133,12 +125,10 @@ class Run:
     @cached_property
     def config(self) -> RunConfig:
         """How the run was made, which never changes."""
-        stored = read_config(self.path)
-        if stored.pop("format") != FORMAT:
-            raise InputError(f"{self.path} was made by another version of faithmeter, whose runs cannot be read.")
+        stored = settings_of(self.path)
         training = stored.pop("training")
         return RunConfig(
-            data=DataSpec(**stored.pop("data")),
+            data=DataSpec.read(stored.pop("data")),
             training=training and TrainingConfig.read(training),
             labels=tuple(stored.pop("labels")),
             **stored,
@@ -371,25 +361,6 @@ def subject_of(model: str, data: DataSpec) -> str:
     folder = Path(model)
     name = folder.parent.name if folder.name == "model" else folder.name  # RUN/model says nothing
     return f"{name} on {data.resolved().name}"
-
-
-def is_roar(path: Path) -> bool:
-    """Whether a folder holds an experiment of retraining (`roar_run.RoarRun`)."""
-    if not (path / "config.json").is_file():
-        return False
-    stored = read_config(path)
-    return isinstance(stored, dict) and stored.get("kind") == "roar"
-
-
-def read_config(path: Path) -> Any:  # noqa: ANN401 (of a run, an experiment, or a model)
-    """Return the settings of a run directory."""
-    file = path / "config.json"
-    try:  # people may edit a run's, so it has no checksum; a model's has one, and may have been edited all the same
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(
-            f"{file} is damaged: it cannot be read as JSON. Restore it from a copy, or make a new run."
-        ) from error
 
 
 def begin(path: Path) -> None:

@@ -1,10 +1,12 @@
 """Test texts as a study reads them: tokenised, cut into units, and what is odd about them told."""
 
 import dataclasses
+from collections.abc import Iterable
 
 import datasets
+import numpy as np
 
-from faithmeter.data.batch import Encoded
+from faithmeter.data.batch import Encoded, Ints
 from faithmeter.data.units import with_units
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Reporter
@@ -13,10 +15,18 @@ from faithmeter.progress import Reporter
 def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter: Reporter) -> Encoded:
     """Tokenise a split, and report truncated and unmaskable texts, and later a lack of memory."""
     contexts = split["context"] if "context" in split.column_names else None
-    encoded = dataclasses.replace(classifier.encode(split["text"], contexts, split["label"]), split=part)
+    groups = numbered_groups(split["group"]) if "group" in split.column_names else None
+    encoded = classifier.encode(split["text"], contexts, split["label"])
+    encoded = dataclasses.replace(encoded, split=part, groups=groups)
     classifier.memory.warn = reporter.warn
     say_what_is_odd(encoded, part, classifier, reporter)
     return encoded
+
+
+def numbered_groups(names: Iterable[str]) -> Ints:
+    """Return the number of each row's group, from 0 on; a row without a name is a group of its own."""
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(name or place, len(numbers)) for place, name in enumerate(names)], dtype=int)
 
 
 def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporter: Reporter) -> None:

@@ -3,19 +3,17 @@
 import functools
 import math
 import string
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
-from faithmeter.statistics import RESAMPLES, Array, Weights, weights_drawn
+from faithmeter.statistics import LEVEL, RESAMPLES, Array, Groups, Statistic, over_groups, weights_drawn
 from faithmeter.statistics.intervals import Interval, jackknife_interval, pseudo_values
 
 FLIPS = 1999
 DRAWN_NORMAL = 20_000
-LEVEL = 0.05
 TEXTS_AT_ONCE = 4096  # signs × texts are turned into floats a few texts at a time
 Booleans = NDArray[np.bool_]
 Signs = NDArray[np.int8]
@@ -45,10 +43,11 @@ def differences_between(scores: Array) -> Array:
 def best_set(differences: Array, *, level: float = LEVEL, seed: int = 0) -> BestSet:
     """Return which measures may be best, from paired differences on the same texts: a step-down max-t by sign flips.
 
-    `differences` is (texts, measures, measures), as of `differences_between`. Signs of whole texts are flipped, for all
-    pairs alike, so that the largest t of all pairs is compared with what it would be if no measure were better
-    (Westfall and Young, 1993). A pair with 10 texts and one with 200 are judged alike, by the tails of
-    Student's t. Pairs that are told apart no longer count among those that might be wronged, and the rest is asked
+    `differences` is (texts, measures, measures), as of `differences_between`, or has a line per group of texts that are
+    not independent (`paired_differences`); then all that is said of a text here is said of a group. Signs of whole
+    texts are flipped, for all pairs alike, so that the largest t of all pairs is compared with what it would be if no
+    measure were better (Westfall and Young, 1993). A pair with 10 texts and one with 200 are judged alike, by the tails
+    of Student's t. Pairs that are told apart no longer count among those that might be wronged, and the rest is asked
     again (Romano and Wolf, 2005). A measure may be best unless some other is surely better: with probability
     1 − level no measure that truly is best, or shares the first place, is left out.
     """
@@ -177,7 +176,7 @@ def t_values(sums: Array, squares: Array, counts: NDArray[np.int64]) -> Array:
 
 def comparable(t: Array, counts: NDArray[np.int64]) -> Array:
     """Return t as it is, or where pairs have different numbers of texts the normal deviate with the same tail."""
-    return t if counts.min() == counts.max() else stats.norm.isf(stats.t.sf(t, np.maximum(counts - 1, 1)))
+    return t if counts.min() == counts.max() else scipy.stats.norm.isf(scipy.stats.t.sf(t, np.maximum(counts - 1, 1)))
 
 
 def largest_by_chance(by_chance: Array, pairs: Booleans, level: float) -> float:
@@ -230,17 +229,22 @@ class Winner:
     chosen: tuple[int, ...]  # the measure that each part's other texts chose
 
 
-def winners_estimate(statistic: Callable[[Weights], Array], texts: int, *, folds: int = 10, seed: int = 0) -> Winner:
+def winners_estimate(
+    statistic: Statistic, texts: int, *, folds: int = 10, seed: int = 0, groups: Groups | None = None
+) -> Winner:
     """Return the winner's score by cross-fitting: chosen on the other parts of the texts, estimated on each part.
 
     `statistic` maps (resamples, texts) weights to (resamples, measures) scores. On a part a measure's score is the mean
     of its pseudo-values there: of a mean over texts exactly the part's mean, and of F1 without the bias of few texts.
     The interval is of the mean score of the measures that were chosen, which is that of the best where all parts agree.
+    With `groups`, parts are of whole groups, and the interval is over groups; there must be two or more.
     """
+    pseudo = pseudo_values(statistic, texts, groups)
+    statistic, texts = over_groups(statistic, texts, groups)
     folds = min(folds, texts)
     part = np.random.default_rng(seed).permutation(texts) % folds
     chosen = statistic((part != np.arange(folds)[:, None]).astype(np.float64)).argmax(axis=1)
-    values = pseudo_values(statistic, texts)[np.arange(texts), chosen[part]]
+    values = pseudo[np.arange(texts), chosen[part]]
     return Winner(
         value=float(values.mean()),
         interval=jackknife_interval(values, float(values.mean())),

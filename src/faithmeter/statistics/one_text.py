@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from faithmeter.statistics import Array
 
@@ -28,7 +28,7 @@ def win_rate(areas: Array, random: Array, *, confidence: float = 0.95) -> tuple[
     where random areas are symmetric: to test a text, take its p-value.
     """
     wins = int(np.count_nonzero(areas > random.mean(axis=0) + 1e-12))
-    interval = stats.binomtest(wins, len(areas)).proportion_ci(confidence, method="wilson")
+    interval = scipy.stats.binomtest(wins, len(areas)).proportion_ci(confidence, method="wilson")
     return wins / len(areas), (float(interval.low), float(interval.high))
 
 
@@ -40,5 +40,5 @@ def adjusted_p_values(p_values: Array) -> Array:
     adjusted = np.full(len(p_values), math.nan)
     known = ~np.isnan(p_values)
     if known.any():
-        adjusted[known] = stats.false_discovery_control(p_values[known], method="bh")
+        adjusted[known] = scipy.stats.false_discovery_control(p_values[known], method="bh")
     return adjusted

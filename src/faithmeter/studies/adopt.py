@@ -42,7 +42,7 @@ def adopt(
     if (path / "config.json").is_file():
         asked = {
             "model": model,
-            "data": data,
+            "data": data.as_made_before(Run(path).config.data),
             "masked_before": masked_before,
             "max_length": max_length,
             "training": None,

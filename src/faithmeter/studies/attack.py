@@ -16,7 +16,7 @@ from faithmeter.files import only_one, require_whole, write_bytes
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.attack import AFTER, BEFORE, QUERIES, SUCCESS, UNTRIED, WORDS
-from faithmeter.runs.results import ATTACK, Result
+from faithmeter.runs.results import ATTACK, Result, mean_over_texts
 from faithmeter.runs.run import ATTACK_AGAIN, ATTACK_SETTINGS, Run
 from faithmeter.runs.settings import of_model
 from faithmeter.runs.shards import as_parquet
@@ -97,21 +97,8 @@ def _results(found: Attack, labels: Ints) -> list[Result]:
         UNTRIED: (found.tried[attacked] == 0, "share"),
         QUERIES: (found.queries[attacked], "queries"),
     }
-    results = []
-    for detail, (values, metric) in columns.items():
-        if len(values):
-            low, high = mean_interval(values.astype(np.float64)) or (None, None)
-            mean = float(values.mean())
-            results.append(
-                Result(
-                    kind=ATTACK,
-                    value=mean,
-                    metric=metric,
-                    n=len(values),
-                    low=low,
-                    high=high,
-                    over="observations",
-                    detail=detail,
-                )
-            )
-    return results
+    known = {detail: (values.astype(np.float64), metric) for detail, (values, metric) in columns.items() if len(values)}
+    return [
+        mean_over_texts(ATTACK, values, metric, mean_interval(values), detail=detail)
+        for detail, (values, metric) in known.items()
+    ]

@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from faithmeter.data.batch import Encoded, Texts, listed
-from faithmeter.data.splits import as_text, require_columns, require_text
-from faithmeter.data.tables import read_rows
 from faithmeter.data.units import with_units
 from faithmeter.errors import InputError
 from faithmeter.explaining.explanation import RANDOM_RUNS, ExplainOptions, Explanation, explain_texts, require_target
@@ -15,6 +13,7 @@ from faithmeter.masking import STEPS
 from faithmeter.measuring.curves import walk_passes
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import sentences
+from faithmeter.runs.directory import require_pairs
 from faithmeter.runs.results import Rows, find, most_faithful, rows_of
 from faithmeter.runs.run import Run
 
@@ -45,13 +44,7 @@ def explain(
     chosen = as_measure(measure or run.measure_to_use)
     options = as_measured(run, options or ExplainOptions())
     require_target(options.target, run.config.labels)
-    pairs = run.config.data.resolved().context is not None
-    if pairs != (contexts is not None):
-        raise InputError(
-            "This model takes pairs: give a context with each text (--context)."
-            if pairs
-            else "This model takes single texts: leave the context out."
-        )
+    require_pairs(run.config.data, contexts=contexts is not None)
     texts, contexts = listed(texts, contexts)
     classifier = run.classifier()
     if budget is not None:
@@ -140,16 +133,3 @@ def _seconds(rows: Rows, name: str, texts: Encoded, random_runs: int) -> float |
 def _said(seconds: float) -> str:
     """Return seconds in words, with two digits that count."""
     return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
-
-
-def read_texts(path: str | Path, file: Path) -> tuple[list[str], list[str] | None]:
-    """Read the texts, and the contexts of pairs, of a table with the columns that the run's data has."""
-    task = Run(path).config.data.resolved()
-    rows = read_rows(file)
-    if not rows:
-        raise InputError(f"{file} has no rows.")
-    columns = [task.text] if task.context is None else [task.text, task.context]
-    require_columns(rows[0], columns, str(file))
-    require_text(rows, columns, str(file))
-    texts = [as_text(row[task.text]) for row in rows]
-    return texts, None if task.context is None else [as_text(row[task.context]) for row in rows]

@@ -44,7 +44,7 @@ from faithmeter.runs.results import (
 )
 from faithmeter.runs.run import Run
 from faithmeter.runs.shards import read_shards
-from faithmeter.statistics import Array, Weights, mean_interval, student_interval
+from faithmeter.statistics import Array, Weights, group_numbers, mean_interval, student_interval
 from faithmeter.statistics.best_set import BestSet, best_set, best_set_over_runs, winners_estimate
 from faithmeter.statistics.intervals import Interval
 
@@ -78,6 +78,7 @@ def measured_texts(folder: Path) -> int:
 def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF | None) -> None:
     """Turn measurements into result rows and `observations.parquet`."""
     at_random = [name for name in names if name.startswith("random.")]
+    groups = test.sources()
     random = [_answers(read_measurement(run, name, ANSWERS), run) for name in at_random]
     results, answers = [], dict[str, Table]()
     observed, observations = io.BytesIO(), None
@@ -87,29 +88,30 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
         rows = table["row"][:, 0]
         baseline = [_curve(one, rows) for one in random]
         faithfulness = faithfulness_over_observations(
-            run.config.metric, test.labels[rows], _curve(table, rows), baseline
+            run.config.metric, test.labels[rows], _curve(table, rows), baseline, groups[rows]
         )
         results += _measure_results(run, name, faithfulness, table)
         results += _work(name, test, rows)
-        results += _curve_results(run, name, test.labels[rows], [_curve(table, rows)], _typical(table, test, masf))
+        verdicts = _typical(table, test, groups, masf)
+        results += _curve_results(run, name, test.labels[rows], [_curve(table, rows)], groups[rows], verdicts)
         acu, racu = observation_areas(_curve(table, rows), baseline)
         found = pyarrow.table({"row": rows, "measure": pyarrow.repeat(name, len(rows)), "acu": acu, "racu": racu})
         observations = observations or pyarrow.parquet.ParquetWriter(observed, found.schema)
         observations.write_table(found)
     assert observations is not None
     observations.close()
-    gold = test.labels[random[0]["row"][:, 0]]
-    curves = [_curve(one, one["row"][:, 0]) for one in random]
+    rows = random[0]["row"][:, 0]
+    gold, curves = test.labels[rows], [_curve(one, one["row"][:, 0]) for one in random]
     spread = random_spread(run.config.metric, gold, curves)
     results.append(Result(kind="random_spread", value=spread, metric=run.config.metric, n=len(gold), measure="random"))
     first = read_measurement(run, at_random[0]) if masf is not None else {}
-    results += _curve_results(run, "random", gold, curves, _typical(first, test, masf))
-    results += _comparisons(run, test, answers, random, [result.as_row() for result in results])
+    results += _curve_results(run, "random", gold, curves, groups[rows], _typical(first, test, groups, masf))
+    results += _comparisons(run, test, groups, answers, random, [result.as_row() for result in results])
     run.store_results(KINDS, results)
     write_bytes(run.observations, observed.getvalue())
 
 
-def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
+def _typical(table: Table, test: Encoded, groups: Ints, masf: MaSF | None) -> list[Verdict]:
     """Return the verdict on the masked rows of each step; none where the run was not checked.
 
     By larger units the rows of a step are judged by the references of their own shares, several at a step. All have as
@@ -118,9 +120,11 @@ def _typical(table: Table, test: Encoded, masf: MaSF | None) -> list[Verdict]:
     if masf is None or masf.form == "paper":  # the paper's form allows no verdict
         return []
     rows = table["row"][:, 0]
-    lengths, groups = torch.from_numpy(test.lengths[rows]), torch.from_numpy(test.sources()[rows])
+    lengths, own_groups = torch.from_numpy(test.lengths[rows]), torch.from_numpy(groups[rows])
     own, outside = (torch.tensor(table[name]) for name in ("p_own", "p_outside"))
-    return [dataset_verdict(masf, own[:, step], outside[:, step], lengths, step, groups) for step in range(STEPS + 1)]
+    return [
+        dataset_verdict(masf, own[:, step], outside[:, step], lengths, step, own_groups) for step in range(STEPS + 1)
+    ]
 
 
 def _answers(table: Table, run: Run) -> Table:
@@ -129,13 +133,18 @@ def _answers(table: Table, run: Run) -> Table:
     return {**{name: table[name] for name in ANSWERS}, "row": table["row"][:, :1].copy(), "predicted": predicted}
 
 
-def _comparisons(run: Run, test: Encoded, tables: dict[str, Table], random: list[Table], rows: Rows) -> list[Result]:
+def _comparisons(
+    run: Run, test: Encoded, groups: Ints, tables: dict[str, Table], random: list[Table], rows: Rows
+) -> list[Result]:
     """Return what can be said of the measures beside each other, each pair on the texts that both were measured on."""
     metric, measured = run.config.metric, {name: table["row"][:, 0] for name, table in tables.items()}
     texts = functools.reduce(np.union1d, measured.values())
     curves = [_curve(table, measured[name]) for name, table in tables.items()]
     places = [np.searchsorted(texts, own) for own in measured.values()]
-    told = best_set(paired_differences(metric, test.labels[texts], curves, places))
+    told = best_set(paired_differences(metric, test.labels[texts], curves, places, groups[texts]))
+    common = told.counts
+    if group_numbers(groups[texts]) is not None:
+        common = np.array([[len(np.intersect1d(a, b)) for b in measured.values()] for a in measured.values()])
     base = Result(kind="best_set", value=float("nan"), metric=metric, n=0, over="observations")
 
     def cross_fitted(winner: str, rivals: Sequence[str]) -> Result | None:
@@ -144,9 +153,9 @@ def _comparisons(run: Run, test: Encoded, tables: dict[str, Table], random: list
         rivals = [name for name in rivals if np.isin(own, measured[name]).all()]
         at_random = [_curve(table, own) for table in random]
         areas = areas_of(metric, test.labels[own], [_curve(tables[name], own) for name in rivals], at_random)
-        return _cross_fitted(areas, rivals, replace(base, n=len(own), measure=winner))
+        return _cross_fitted(areas, rivals, replace(base, n=len(own), measure=winner), groups[own])
 
-    return _compared(told, list(tables), rows, base, cross_fitted)
+    return _compared(told, list(tables), rows, base, cross_fitted, common)
 
 
 def _compared(
@@ -155,25 +164,31 @@ def _compared(
     rows: Rows,
     base: Result,
     cross_fitted: Callable[[str, Sequence[str]], Result | None],
+    common: Ints,
 ) -> list[Result]:
     """Return the rows of all pairs of measures, of those that may be best, of the winner, and of how far others lie.
 
-    `base` has what all of these rows share. A pair without two common texts has no row.
+    `base` has what all of these rows share, and `common` the number of texts, or runs, of each pair. A pair without two
+    common texts, or groups of texts, has no row.
     """
+
+    def counted(i: int, j: int) -> Result:
+        n, units = int(common[i, j]), int(told.counts[i, j])
+        return replace(base, n=n, groups=None if n in (1, units) else units)
 
     def lead(i: int, j: int) -> Result:
         interval = None if np.isnan(told.low[i, j]) else (float(told.low[i, j]), float(told.high[i, j]))
         low, high = within_bounds(interval, "acu_difference", base.metric) or (None, None)
-        n, value, pair = int(told.counts[i, j]), float(told.difference[i, j]), (names[i], names[j])
+        value, pair = float(told.difference[i, j]), (names[i], names[j])
         return replace(
-            base, kind="acu_difference", value=value, n=n, measure=pair[0], detail=pair[1], low=low, high=high
+            counted(i, j), kind="acu_difference", value=value, measure=pair[0], detail=pair[1], low=low, high=high
         )
 
     pairs = [(i, j) for i in range(len(names)) for j in range(len(names)) if i != j and told.counts[i, j] > 1]
     results = [lead(i, j) for i, j in pairs]
     for i, name in enumerate(names):
-        may_be, n = float(told.may_be_best[i]), int(told.counts[i, i])
-        results.append(replace(base, value=may_be, metric="share", n=n, measure=name, detail=told.letters[i]))
+        may_be, own = float(told.may_be_best[i]), counted(i, i)
+        results.append(replace(own, value=may_be, metric="share", measure=name, detail=told.letters[i]))
     known = [*rows, *(result.as_row() for result in results)]
     best, trusted = most_faithful(known), accepted(rows) or names
     winner = most_faithful(known, among=trusted)
@@ -185,17 +200,22 @@ def _compared(
     return [*results, *behind, *([] if chosen is None else [chosen])]
 
 
-def _cross_fitted(statistic: Callable[[Weights], Array], rivals: Sequence[str], base: Result) -> Result | None:
+def _cross_fitted(
+    statistic: Callable[[Weights], Array], rivals: Sequence[str], base: Result, groups: Ints | None = None
+) -> Result | None:
     """Return the winner's ACU on texts, or runs, that did not choose it; None where there was nothing to choose.
 
     Where parts of them chose other measures, `detail` names all that were chosen: the estimate is of their mean.
     """
-    if len(rivals) < 2 or base.n < 2:
+    numbers = group_numbers(groups)
+    units = base.n if numbers is None else int(numbers.max()) + 1
+    if len(rivals) < 2 or units < 2:
         return None
-    winner = winners_estimate(statistic, base.n)
+    winner = winners_estimate(statistic, base.n, groups=numbers)
     low, high = within_bounds(winner.interval, "acu_cross_fitted", base.metric) or (None, None)
     names = sorted({rivals[number] for number in winner.chosen})
     detail = None if names == [base.measure] else ", ".join(names)
+    base = replace(base, groups=None if numbers is None else units)
     return replace(base, kind="acu_cross_fitted", value=winner.value, low=low, high=high, detail=detail)
 
 
@@ -235,13 +255,17 @@ def _mean_known(table: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dty
 
 def _with_interval(kind: str, value: float, interval: Interval, found: Faithfulness, metric: str, name: str) -> Result:
     low, high = within_bounds(interval, kind, metric) or (None, None)
-    return Result(kind=kind, value=value, metric=metric, n=found.n, measure=name, low=low, high=high, over=found.over)
+    known = Result(kind=kind, value=value, metric=metric, n=found.n, measure=name, low=low, high=high, over=found.over)
+    return replace(known, groups=found.groups)
 
 
-def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdicts: list[Verdict]) -> Iterator[Result]:
+def _curve_results(
+    run: Run, name: str, gold: Ints, curves: list[Curve], groups: Ints, verdicts: list[Verdict]
+) -> Iterator[Result]:
     """Yield the performance at every step, the mean of the curves, and how typical the masked rows are."""
-    metric, n = run.config.metric, len(gold)
-    for step, (value, low, high) in enumerate(performance_band(metric, gold, curves)):
+    metric, n, numbers = run.config.metric, len(gold), group_numbers(groups)
+    units = None if numbers is None else int(numbers.max()) + 1
+    for step, (value, low, high) in enumerate(performance_band(metric, gold, curves, numbers)):
         yield Result(
             kind="masked_performance",
             value=value,
@@ -249,9 +273,10 @@ def _curve_results(run: Run, name: str, gold: Ints, curves: list[Curve], verdict
             masking_ratio=step / STEPS,
             n=n,
             measure=name,
-            low=low,
-            high=high,
+            low=None if units == 1 else low,
+            high=None if units == 1 else high,
             over="observations",
+            groups=units,
         )
     for verdict in verdicts:
         ratio = verdict.step / STEPS
@@ -294,6 +319,7 @@ def pool(runs: Sequence[Run]) -> list[Row]:
         value, interval = _pooled(kind_of(key[0]).pooling, values)
         low, high = within_bounds(interval, key[0], same[0]["metric"]) or (None, None)
         row = {**same[0], "value": None if np.isnan(value) else value, "low": low, "high": high, "over": "seeds"}
+        row.pop("groups", None)
         pooled.append(cast(Row, {**row, "n": same[0]["n"] if key[0] == AGREEMENT else len(runs)}))
     kept = [row for row in pooled if kind_of(row["kind"]).pooling is not Pooling.ANEW]
     return kept + [result.as_row() for result in _pooled_comparisons(kept, keyed)]
@@ -325,7 +351,8 @@ def _pooled_comparisons(pooled: Rows, keyed: Sequence[Mapping[Any, Row]]) -> lis
         own = values[:, [names.index(name) for name in rivals]]
         return _cross_fitted(lambda w: w @ own / w.sum(axis=1, keepdims=True), rivals, replace(base, measure=winner))
 
-    return _compared(best_set_over_runs(values), names, pooled, base, cross_fitted)
+    told = best_set_over_runs(values)
+    return _compared(told, names, pooled, base, cross_fitted, told.counts)
 
 
 def _curve(table: Table, rows: Ints) -> Curve:

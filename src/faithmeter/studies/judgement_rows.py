@@ -16,7 +16,7 @@ from faithmeter.judges.judge import Judge, Need
 from faithmeter.judges.known_token import SOLVED
 from faithmeter.judges.ranking import Array
 from faithmeter.judges.table import JUDGES
-from faithmeter.runs.results import AGREEMENT, AUDIT, Result, most_faithful
+from faithmeter.runs.results import AGREEMENT, AUDIT, Result, mean_over_texts, most_faithful
 from faithmeter.runs.run import DEFAULT_MEASURE, MEASURE_AGAIN, Run
 from faithmeter.statistics import mean_interval, percentile_band
 
@@ -130,16 +130,7 @@ def _beaten(run: Run, judge: Judge) -> Result:
     """Return the share of the attacked texts that the model answers otherwise than as they were."""
     file = require_whole(attacked_texts(run, judge), AGAIN)
     succeeded = pyarrow.parquet.read_table(file)["succeeded"].to_numpy().astype(np.float64)
-    low, high = mean_interval(succeeded) or (None, None)
-    return Result(
-        kind=f"{AUDIT}{judge.name}_beaten",
-        value=float(succeeded.mean()),
-        metric="share",
-        n=len(succeeded),
-        low=low,
-        high=high,
-        over="observations",
-    )
+    return mean_over_texts(f"{AUDIT}{judge.name}_beaten", succeeded, "share", mean_interval(succeeded))
 
 
 def _means(judge: str, measure: str, columns: Table) -> Iterator[Result]:
@@ -147,7 +138,7 @@ def _means(judge: str, measure: str, columns: Table) -> Iterator[Result]:
     for column, values in columns.items():
         known = values[~np.isnan(values)].astype(np.float64)
         if column != "row" and len(known):
-            yield _result(judge, measure, column, known, mean_interval(known) or (None, None))
+            yield _result(judge, measure, column, known, mean_interval(known))
 
 
 def _curves(judge: str, measure: str, columns: Table) -> Iterator[Result]:
@@ -162,23 +153,12 @@ def _curves(judge: str, measure: str, columns: Table) -> Iterator[Result]:
         return
     lows, highs = percentile_band(lambda weights: weights @ values / weights.sum(axis=1, keepdims=True), len(values))
     for column, known, low, high in zip(names, values.T, lows.tolist(), highs.tolist(), strict=True):
-        yield _result(judge, measure, column, known, (low, high) if len(values) > 1 else (None, None))
+        yield _result(judge, measure, column, known, (low, high) if len(values) > 1 else None)
 
 
-def _result(judge: str, measure: str, column: str, known: Array, interval: tuple[float | None, float | None]) -> Result:
+def _result(judge: str, measure: str, column: str, known: Array, interval: tuple[float, float] | None) -> Result:
     name, _, detail = column.partition("@")
-    low, high = interval
-    return Result(
-        kind=f"{AUDIT}{judge}_{name}",
-        value=float(known.mean()),
-        metric=name,
-        n=len(known),
-        measure=measure,
-        low=low,
-        high=high,
-        over="observations",
-        detail=detail or None,
-    )
+    return mean_over_texts(f"{AUDIT}{judge}_{name}", known, name, interval, measure, detail or None)
 
 
 def _scores(run: Run, judged: Mapping[str, Mapping[str, Table]]) -> dict[str, dict[str, Scores]]:

@@ -16,10 +16,12 @@ from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.run import Run
 from faithmeter.runs.texts import encode, in_units
 from faithmeter.runs.timing import estimated_seconds, seconds_per_token
-from faithmeter.statistics.stopping import FIRST_LOOK, texts_to_separate
+from faithmeter.statistics.stopping import texts_to_separate
 from faithmeter.studies.faithfulness_rows import read_measurement
 from faithmeter.studies.measure import MeasureOptions, measure_pilot
 from faithmeter.studies.until_certain import scores_on
+
+PILOT_TEXTS = 30
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def plan(
     path: str | Path,
     measures: tuple[str, ...] | None = None,
     *,
-    texts: int = FIRST_LOOK,
+    texts: int = PILOT_TEXTS,
     power: float = 0.8,
     reporter: Reporter | None = None,
 ) -> Plan:
@@ -70,8 +72,11 @@ def plan(
         rows = _common_rows(run, names)
     test = in_units(encode(classifier, split, "test", Silent()), classifier, split, by, chunk)
     scores = scores_on(run, test, names, rows)
+    if len(scores) < 2:
+        raise InputError(f"The {len(rows)} texts of the pilot are of one group: a plan needs texts of at least two.")
     ahead = int(scores.mean(axis=0).argmax())
-    needed = texts_to_separate(scores, power=power)[ahead]
+    # where texts are of groups it is groups that are needed, each with as many texts as in the pilot
+    needed = np.ceil(texts_to_separate(scores, power=power)[ahead] * (len(rows) / len(scores)))
     return Plan(
         ahead=names[ahead],
         texts={name: float(needed[k]) for k, name in enumerate(names) if k != ahead},

@@ -3,8 +3,7 @@
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,29 @@ from faithmeter.data.splits import DataSpec
 from faithmeter.data.units import CHUNKED, TOKEN
 from faithmeter.errors import InputError, nearest
 from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, explain_text
-from faithmeter.files import require_whole, write_bytes
+from faithmeter.files import require_whole
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import sentences
 from faithmeter.reports.content import Subject, sections, training_sections
-from faithmeter.reports.figures import as_bytes
-from faithmeter.reports.formats import FORMATS, Table, as_csv, as_latex
-from faithmeter.reports.page import render_markdown, render_page
-from faithmeter.reports.parts import Example, Section
+from faithmeter.reports.formats import FORMATS, write_report
+from faithmeter.reports.parts import Example, Section, Table
 from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
-from faithmeter.runs.repetitions import asked_of, but_the_seed, seed_of
+from faithmeter.runs.commands import as_command
+from faithmeter.runs.directory import is_roar
+from faithmeter.runs.repetitions import MEASURED_WITH, asked_of, but_the_seed, seed_of
 from faithmeter.runs.results import Rows, measures, most_faithful
-from faithmeter.runs.run import MEASURE_AGAIN, Run, is_roar
-from faithmeter.studies.commands import command_of_experiment, commands_of
+from faithmeter.runs.run import MEASURE_AGAIN, Run
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.judgement_rows import drift_points
 from faithmeter.studies.roar.experiment import RoarRun
 
 MEASURES_SHOWN = 4
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
+# the stored settings that are options of `audit` and of `attack`
+AUDITED = ("rows", "seed", "place", "rationales", "adversary_steps", "attacks", "budget", "other")
+ATTACKED = ("rows", "kinds", "budget", "seed")
+NOT_ASKED = ("betas", "mask_context", "curriculum")  # settings of training without an option, or with a flag
 
 
 def report(
@@ -164,13 +166,11 @@ def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = 
         if other.config.fingerprint == data and other.config.knows_masks and measures(found)
     )
     beside, masked = next(measured, (None, None))
-    environment = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
     listed = {
         **_data_settings(config.data),
         **{name: value for name, value in vars(config).items() if name not in ("data", "training", "fingerprint")},
         **{name: value for name, value in vars(config.training).items() if name != "seed"},
-        **environment["packages"],
-        "machine": f"{environment['platform']}, {environment['device']}, {environment['cores']} cores",
+        **_environment(run.path),
     }
     return Retrained(
         title=f"{config.subject}, retrained",
@@ -204,7 +204,6 @@ def _data_settings(data: DataSpec) -> dict[str, Any]:
 
 def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
     config = runs[0].config
-    environment = json.loads((runs[0].path / "environment.json").read_text(encoding="utf-8"))
     training = {} if config.training is None else vars(config.training)
     found: dict[str, Any] = {
         "runs": ", ".join(str(run.path) for run in runs),
@@ -216,10 +215,15 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
         **{name: value for name, value in training.items() if name != "seed"},
         **_ended(runs),
         "seconds of training": ", ".join(f"{sum(row['seconds'] for row in run.history):.0f}" for run in runs),
-        **environment["packages"],
-        "machine": f"{environment['platform']}, {environment['device']}, {environment['cores']} cores",
+        **_environment(runs[0].path),
     }
     return [(name.replace("_", " "), str(value)) for name, value in found.items()]
+
+
+def _environment(path: Path) -> dict[str, str]:
+    """Return the versions of packages and the machine that a run or an experiment was made with."""
+    found = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+    return {**found["packages"], "machine": f"{found['platform']}, {found['device']}, {found['cores']} cores"}
 
 
 def _ended(runs: Sequence[Run]) -> dict[str, str]:
@@ -270,24 +274,108 @@ def _examples(run: Run, rows: Rows) -> list[Example]:
     return found
 
 
-def write_report(out: Path, title: str, content: Sequence[Section], formats: Sequence[str]) -> list[Path]:
-    """Write the files of each format."""
-    contents: dict[str, bytes] = {}
-    tables = [table for section in content for table in section.tables]
-    drawn = [figure for section in content for figure in section.figures]
-    for name in formats:
-        if name == "html":
-            contents["report.html"] = render_page(title, content, metadata.version("faithmeter")).encode()
-        elif name == "markdown":
-            contents["report.md"] = render_markdown(title, content).encode()
-            contents |= {f"{figure.name}.svg": as_bytes(figure.figure, "svg") for figure in drawn}
-        elif name == "latex":
-            contents |= {f"{table.name}.tex": as_latex(table).encode() for table in tables}
-        elif name == "csv":
-            contents |= {f"{table.name}.csv": as_csv(table).encode() for table in tables}
-        else:
-            contents |= {f"{figure.name}.{name}": as_bytes(figure.figure, name) for figure in drawn}
-    out.mkdir(parents=True, exist_ok=True)
-    for name, content_of_file in contents.items():
-        write_bytes(out / name, content_of_file)
-    return [out / name for name in contents]
+# ----------------------------------------------------------------- the commands that reproduce a run or an experiment
+
+
+def commands_of(run: Run) -> list[str]:
+    """Return the commands that lead to the run."""
+    return [*_made(run), *_measured(run), *_audited(run), *_attacked(run), *_selected(run)]
+
+
+def _made(run: Run) -> list[str]:
+    """Return the commands that made the run and checked it."""
+    config, checked = run.config, run.check_settings
+    check = [as_command("check", run.path, options=checked)] if run.checked else []
+    if config.reference is not None:
+        return [as_command("transfer", config.reference, run.path, options=config.data.options), *check]
+    length = {"max_length": config.max_length}
+    if config.training is None:
+        adopted = {"run": run.path, **length, "masked_before": config.masked_before}
+        return [as_command("check", config.model, options={**config.data.options, **adopted, **checked})]
+    training, left_out = config.training, {*NOT_ASKED, *config.training.idle}
+    taught = {name: value for name, value in vars(training).items() if name not in left_out}
+    flags = {"mask_context": training.mask_context, _curriculum(training.curriculum): True}
+    asked = {"model": config.model, **taught, **flags, **length, "vectors": config.vectors}
+    return [as_command("train", run.path, options={**config.data.options, **asked}), *check]
+
+
+def _curriculum(shown: bool) -> str:
+    return "curriculum" if shown else "no_curriculum"
+
+
+def _measured(run: Run) -> list[str]:
+    """Return the command that measured the run; a function of the user's own has no name that a command knows."""
+    settings = run.measurement_settings
+    if not settings:
+        return []
+    asked = settings["asked"]
+    known = [name for name in asked["measures"] if name in IMPORTANCE_MEASURES]
+    units = ("by", "chunk") if settings["by"] == TOKEN else ()
+    options = {
+        "measures": known,
+        **{name: settings[name] for name in MEASURED_WITH if name not in units},
+        "random_runs": asked["random_runs"],
+        "without_check": asked["without_check"],
+    }
+    own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in known]
+    return [as_command("measure", run.path, options=options), *own]
+
+
+def _audited(run: Run) -> list[str]:
+    """Return the audit commands of the run, one per judge, because their options may differ."""
+    commands = []
+    for judge, settings in run.judgement_settings.items():
+        folders = {folder.name for folder in (run.judgements / judge).iterdir()}
+        known = [name for name in IMPORTANCE_MEASURES if name in folders and name != "random"]
+        options = {"judges": judge, "measures": known, **_some(settings, AUDITED)}
+        commands.append(as_command("audit", run.path, options=options))
+    return commands
+
+
+def _attacked(run: Run) -> list[str]:
+    """Return the command that attacked the run's texts."""
+    asked = _some(run.attack_settings, ATTACKED)
+    return [as_command("attack", run.path, options=asked)] if asked else []
+
+
+def _selected(run: Run) -> list[str]:
+    """Return the commands that trained second models on rationales, one for each length."""
+    found: dict[str, list[set[str]]] = {}
+    for file in run.selections.glob("*/*/seed-*/answers.parquet"):
+        measure, cut, seed = file.parts[-4:-1]
+        kind, length = cut.split("-", 1)
+        names = found.setdefault(length, [set(), set(), set()])
+        for known, name in zip(names, (measure, kind, seed.removeprefix("seed-")), strict=True):
+            known.add(name)
+    asked = _some(run.selection_settings, ("rows", "epochs"))
+    return [
+        as_command(
+            "select",
+            run.path,
+            options={
+                "measures": sorted(measures),
+                "rationales": sorted(kinds),
+                "length": length,
+                "seeds": sorted(seeds),
+                **asked,
+            },
+        )
+        for length, (measures, kinds, seeds) in sorted(found.items())
+    ]
+
+
+def command_of_experiment(run: RoarRun) -> str:
+    """Return the command that leads to an experiment of retraining."""
+    config = run.config
+    experiment = ("measures", "protocols", "seeds", "steps", "target", "ig_steps", "max_length", "vectors")
+    options = {
+        **config.data.options,
+        "model": config.model,
+        **_some(vars(config), experiment),
+        **_some(vars(config.training), ("epochs", "learning_rate", "batch_size")),
+    }
+    return as_command("roar", run.path, options=options)
+
+
+def _some(settings: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: settings[name] for name in names if settings.get(name) is not None}

@@ -16,12 +16,13 @@ from faithmeter.in_distribution.masf import masked_at_random
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.sources import absolute_model
-from faithmeter.performance import LEVEL, majority_p_value, majority_performance, performance, require_metric
+from faithmeter.performance import majority_p_value, majority_performance, performance, require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.card import store_card
 from faithmeter.runs.results import Result, Rows, find
 from faithmeter.runs.run import Run, RunConfig, refuse_existing
 from faithmeter.runs.texts import encode
+from faithmeter.statistics import LEVEL
 from faithmeter.training.config import ADVERSARIAL, GUIDED, TrainingConfig, TrainingOptions
 from faithmeter.training.loop import Attack, fine_tune
 from faithmeter.training.start import fresh_classifier, training_defaults, with_classes_of
@@ -114,7 +115,7 @@ def train_or_go_on(
     run = Run(path)
     taught, vectors = options.over(training_defaults(model, data.resolved())), vectors and str(Path(vectors).resolve())
     found = run.config
-    asked = (absolute_model(model), data.absolute(), taught, max_length, vectors)
+    asked = (absolute_model(model), data.absolute().as_made_before(found.data), taught, max_length, vectors)
     if (found.model, found.data, found.training, found.max_length, found.vectors) != asked:
         raise InputError(f"{path} is a run with another model, data or training. Choose another directory.")
     return run if run.trained and run.results else resume(path, reporter=reporter)

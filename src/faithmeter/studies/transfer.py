@@ -135,7 +135,7 @@ def _side_by_side(run: Run, made: Run, classifier: Classifier) -> list[Result]:
         detail = f"{place}: {one.config.data.resolved().name}"
         test = _encoded(classifier, splits.test)
         predicted = classifier.predict(test).argmax(dim=-1).cpu().numpy()
-        results.append(_reached(metric, test.labels, predicted, detail))
+        results.append(_reached(metric, test, predicted, detail))
         majority = majority_performance(metric, np.array(splits.train["label"]), test.labels)
         results.append(Result(kind=TRANSFER_MAJORITY, value=majority, metric=metric, n=len(test), detail=detail))
     return results
@@ -145,13 +145,14 @@ def _encoded(classifier: Classifier, split: datasets.Dataset) -> Encoded:
     return encode(classifier, split, "test", Silent())
 
 
-def _reached(metric: str, gold: Ints, predicted: Ints, detail: str) -> Result:
+def _reached(metric: str, test: Encoded, predicted: Ints, detail: str) -> Result:
+    gold = test.labels
     weighted = weighted_performance(metric, gold, predicted[:, None])
 
     def reached(weights: Weights) -> Floats:
         return weighted(weights)[:, 0]
 
-    low, high = bca_interval(reached, len(gold)) or (None, None)
+    low, high = bca_interval(reached, len(gold), groups=test.sources()) or (None, None)
     value = float(reached(np.ones((1, len(gold))))[0])
     return Result(
         kind=TRANSFER, value=value, metric=metric, n=len(gold), low=low, high=high, over="observations", detail=detail

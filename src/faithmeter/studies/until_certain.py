@@ -22,14 +22,15 @@ def cut_at_looks(rows: Ints, texts: int) -> list[Ints]:
 def scores_on(run: Run, test: Encoded, names: Sequence[str], rows: Ints) -> Array:
     """Return (texts, measures): what each of these texts adds to the ACU of measures that were measured on all of them.
 
-    The random baseline is left out, because it cancels in all differences.
+    The random baseline is left out, because it cancels in all differences. Texts of groups have one line per group, in
+    the order in which the groups first appear.
     """
     curves = []
     for name in names:
         table = read_measurement(run, name, ANSWERS)
         index = np.searchsorted(table["row"][:, 0], rows)
         curves.append(Curve(table["predicted"][index], table["probability"][index]))
-    return pseudo_values(areas_of(run.config.metric, test.labels[rows], curves, []), len(rows))
+    return pseudo_values(areas_of(run.config.metric, test.labels[rows], curves, []), len(rows), test.sources()[rows])
 
 
 class Rounds:
@@ -48,8 +49,9 @@ class Rounds:
     def look(self, run: Run, test: Encoded) -> Decision:
         """Return what is decided once all that are left are measured on the texts of the next look."""
         rows = self.rows[: self.looks.texts[len(self._seen)]]
-        scores = np.zeros((len(rows), len(self.names)))  # of a measure that was dropped they are not read
-        scores[:, [self.names.index(name) for name in self.left]] = scores_on(run, test, self.left, rows)
+        known = scores_on(run, test, self.left, rows)
+        scores = np.zeros((len(known), len(self.names)))  # of a measure that was dropped they are not read
+        scores[:, [self.names.index(name) for name in self.left]] = known
         self._seen.append(scores)
         decision = decide(self._seen, self.looks)
         self.left = [name for name, stays in zip(self.names, decision.may_be_best, strict=True) if stays]

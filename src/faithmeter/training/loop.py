@@ -21,8 +21,9 @@ from faithmeter.errors import InputError
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.memory import free_memory, out_of_memory
-from faithmeter.performance import LEVEL, majority_p_value, majority_performance, performance
+from faithmeter.performance import majority_p_value, majority_performance, performance
 from faithmeter.progress import Reporter, Silent
+from faithmeter.statistics import LEVEL
 from faithmeter.training import checkpoint
 from faithmeter.training.config import ADVERSARIAL, ROBUST, TrainingConfig
 from faithmeter.training.curriculum import LEARNT, STAGES, Position, mini_batches, stage_rows

@@ -22,8 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from faithmeter.errors import InputError
 from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, Explanation, explain_text, require_target
-from faithmeter.explaining.heat_map import visible
-from faithmeter.explaining.small_curve import small_curve
+from faithmeter.explaining.heat_map import small_curve, visible
 from faithmeter.importance.table import as_measure, measures_of
 from faithmeter.models.classifier import Classifier
 from faithmeter.reports import sentences

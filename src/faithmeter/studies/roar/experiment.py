@@ -19,8 +19,9 @@ from faithmeter.data.splits import DataSpec
 from faithmeter.errors import InputError
 from faithmeter.files import read_json, read_jsonl, write_bytes, write_json, write_jsonl
 from faithmeter.measuring.retraining import Importance, Node, graph
+from faithmeter.runs.directory import is_roar, read_config
 from faithmeter.runs.results import Result, Row
-from faithmeter.runs.run import begin, is_roar, read_config, subject_of
+from faithmeter.runs.run import begin, subject_of
 from faithmeter.training.config import TrainingConfig
 
 FORMAT = 1
@@ -103,7 +104,7 @@ class RoarRun:
         training = stored.pop("training")
         lists: dict[str, Any] = {name: tuple(stored.pop(name)) for name in ("labels", *MAY_GROW)}
         return RoarConfig(
-            data=DataSpec(**stored.pop("data")),
+            data=DataSpec.read(stored.pop("data")),
             training=TrainingConfig.read(training),
             **lists,
             **stored,

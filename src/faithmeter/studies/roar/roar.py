@@ -14,7 +14,15 @@ from faithmeter.data.batch import Encoded
 from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.data.tasks import Task
 from faithmeter.errors import InputError, nearest
-from faithmeter.files import at_work, is_done, new_folder, only_one, wait_until_nobody_is_at_work, write_json
+from faithmeter.files import (
+    at_work,
+    is_done,
+    new_folder,
+    only_one,
+    wait_until_nobody_is_at_work,
+    write_json,
+    write_jsonl,
+)
 from faithmeter.importance.measure import with_steps
 from faithmeter.importance.table import IMPORTANCE_MEASURES, NOT_RETRAINED, distinct
 from faithmeter.measuring.curves import TARGETS
@@ -35,13 +43,17 @@ from faithmeter.measuring.retraining import (
     masked_count,
     sparsity,
 )
+from faithmeter.measuring.synthetic import TEST_ROWS, TRAIN_ROWS, synthetic_curves
 from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.models.from_scratch import FROM_SCRATCH
 from faithmeter.models.sources import absolute_model
 from faithmeter.performance import performance, require_metric
 from faithmeter.progress import Reporter, Silent
+from faithmeter.reports.formats import write_report
+from faithmeter.reports.roar import synthetic_section, synthetic_verdict
+from faithmeter.runs.directory import is_roar
 from faithmeter.runs.engines import one_thread, work_through
-from faithmeter.runs.run import is_roar, refuse_existing
+from faithmeter.runs.run import refuse_existing
 from faithmeter.runs.texts import encode, say_what_is_odd
 from faithmeter.runs.timing import duration, epoch_seconds, seconds_per_token
 from faithmeter.studies.roar.experiment import (
@@ -142,6 +154,7 @@ def begin_roar(
     said = dataclasses.replace(
         training or TrainingOptions(), strategy="plain", validation="unmasked", seed=0, curriculum=False
     )
+    data = data.as_made_before(RoarRun(path).config.data) if is_roar(Path(path)) else data
     splits, kept = with_classes_of(model, load_splits(data, labels_known=is_roar(Path(path))))
     for note in splits.notes:
         reporter.note(note)
@@ -374,3 +387,34 @@ def estimated_seconds(classifier: Classifier, splits: Tokenised, left: Sequence[
             masked = masked_count(int(words), node.step, config.steps)
             total += 0 if passes is None else passes(int(words) - masked) * tokens * pace
     return total
+
+
+def synthetic_roar(
+    out: str | Path,
+    *,
+    seeds: Sequence[int] = (0,),
+    train_rows: int = TRAIN_ROWS,
+    test_rows: int = TEST_ROWS,
+    reporter: Reporter | None = None,
+) -> tuple[list[str], Path]:
+    """Test both protocols on a problem whose important features are known; return the verdict and the page.
+
+    Write the curves of the synthetic problem into a new folder, as a page and as rows.
+    """
+    out = Path(out)
+    refuse_existing(out)
+    curves = {}
+    with (reporter or Silent()).bar("Removing features", len(seeds)) as advance:
+        for seed in seeds:
+            curves[seed] = synthetic_curves(seed, train_rows=train_rows, test_rows=test_rows)
+            advance(1)
+    rows = (
+        {"seed": seed, "order": order, "removed": removed, "accuracy": accuracy}
+        for seed, one in curves.items()
+        for order, curve in vars(one).items()
+        for removed, accuracy in enumerate(curve)
+    )
+    with new_folder(out) as folder:  # all of it or nothing, so that the same command can be given again
+        (page,) = write_report(folder, "Does Recursive ROAR find the truth?", [synthetic_section(curves)], ("html",))
+        write_jsonl(folder / "curves.jsonl", rows)
+    return synthetic_verdict(curves), out / page.name

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from faithmeter.masking import STEPS
 from faithmeter.measuring.curves import Floats, area_between_curves
@@ -100,7 +100,9 @@ def _area_rows(run: RoarRun, protocol: str, measure: str, curves: Floats, random
         yield _mean(run, kind(protocol, "racu"), racu, measure)
     if len(acu) > 1:  # one-sided, Student's: a bootstrap of a few seeds is too sure of itself
         p_value = (
-            0.0 if acu.std() == 0 and acu[0] > 0 else float(stats.ttest_1samp(acu, 0, alternative="greater").pvalue)
+            0.0
+            if acu.std() == 0 and acu[0] > 0
+            else float(scipy.stats.ttest_1samp(acu, 0, alternative="greater").pvalue)
         )
         yield Result(kind=kind(protocol, "p_value"), value=p_value, metric="p", n=len(acu), measure=measure)
     rise = rises(curves, random, run.outcome(Node(run.config.seeds[0], UNMASKED))["rows"])

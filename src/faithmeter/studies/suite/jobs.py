@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faithmeter.data.splits import AS_IN_FILE, BY_CONTENT
 from faithmeter.data.units import TOKEN
 from faithmeter.files import at_work, write_json
 from faithmeter.judges.judge import Need
@@ -98,8 +99,13 @@ class Job:
             "max_length": plan.max_length,
         }
         data = dataclasses.asdict(plan.data.absolute())
-        # what was done before labels could be cleaned is done still
-        shared |= {"data": {name: value for name, value in data.items() if name != "clean_labels" or value}}
+        # what was done before labels could be cleaned, texts grouped and rows ordered by content is done still
+        since = {
+            "clean_labels": False,
+            "group": None,
+            "row_order": BY_CONTENT if plan.data.data is None else AS_IN_FILE,
+        }
+        shared |= {"data": {name: value for name, value in data.items() if (name, value) not in since.items()}}
         training = {name: value for name, value in vars(plan.training).items() if value is not None}
         if self.kind == TRAIN:
             return {**shared, **training}

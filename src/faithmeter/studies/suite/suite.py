@@ -12,15 +12,16 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faithmeter.data.splits import Splits, load_splits
+from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError, require_finite
 from faithmeter.files import only_one, wait_until_nobody_is_at_work, write_bytes, write_json
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.sentences import doubt, recommended
+from faithmeter.runs.directory import read_config
 from faithmeter.runs.engines import Engine, Processes, ThisProcess, go_through, one_thread, workers_here
 from faithmeter.runs.ray_engine import RayCluster
 from faithmeter.runs.results import find, number
@@ -118,7 +119,8 @@ def bench_suite(
     Results with other settings, data, weights or another version are an error, unless `redo` says to remove and repeat
     them. `estimate` times each model first; `dry_run` prints what would be done, and does nothing.
     """
-    asked, place = read_suite(suite, data_dir=data_dir), Path(out).resolve()
+    place = Path(out).resolve()
+    asked = _as_begun(read_suite(suite, data_dir=data_dir), place)
     engine, reporter = engine or EngineOptions(), reporter or Silent()
     if place.exists() and not (place / "suite.toml").is_file() and any(_visible(place)):
         raise InputError(f"{out} exists and is not a suite; nothing is overwritten. Choose another folder.")
@@ -143,6 +145,16 @@ def _visible(path: Path) -> list[Path]:
 
 
 # ------------------------------------------------------------------------------------------------- what to do
+
+
+def _as_begun(suite: Suite, out: Path) -> Suite:
+    """Return the suite with the order of rows of what was done before there was a choice, so that it can go on."""
+    tasks = []
+    for task in suite.tasks:
+        found = [*out.glob(f"runs/{task.name}/*/*/config.json"), *out.glob(f"roar/{task.name}/*/config.json")]
+        before = [DataSpec.read(read_config(file.parent)["data"]) for file in found]
+        tasks.append(replace(task, data=task.data.as_made_before(before[0])) if before else task)
+    return replace(suite, tasks=tuple(tasks))
 
 
 def _plan(
