@@ -26,14 +26,28 @@ from faithmeter.files import write_bytes
 from faithmeter.importance.beam import beam
 from faithmeter.importance.search import Asking, Known, search, window_sets
 from faithmeter.masking import STEPS, Purpose, random_stream
-from faithmeter.measuring.curves import Curve, lead, mask_most_important
+from faithmeter.measuring.curves import Curve, area_between_curves, mask_most_important
 from faithmeter.models.classifier import Classifier
+from faithmeter.performance import weighted_performance
 from faithmeter.progress import Silent
 from faithmeter.runs.texts import encode
 from faithmeter.statistics import bca_interval
 
 TOKENS = 1024  # of the texts that are searched side by side
 Explain = Callable[[Classifier, Batch, Tensor, int], Tensor]
+
+
+def lead(metric: str, gold: np.ndarray, best: Curve, other: Curve, confidence: float) -> tuple:
+    """Return by how much one measure's ACU exceeds another's on the same observations, with its BCa interval.
+
+    Paired, so much sharper than a look at whether two intervals overlap; the random curve cancels.
+    """
+    reached, behind = (weighted_performance(metric, gold, curve.predicted) for curve in (best, other))
+
+    def difference(weights: np.ndarray) -> np.ndarray:
+        return area_between_curves(reached(weights), behind(weights))[0]
+
+    return float(difference(np.ones((1, len(gold))))[0]), bca_interval(difference, len(gold), confidence=confidence)
 
 
 def greedy_then_windows(n: int) -> Asking:

@@ -218,6 +218,19 @@ def test_the_baseline_is_the_mean_of_the_random_curves():
     assert random_spread("accuracy", gold, two) == pytest.approx(0.05 * np.sqrt(2))
 
 
+def test_the_share_of_the_baselines_noise_is_that_of_the_draws_among_texts():
+    right, wrong = [1, 1, 0], [1, 0, 0]  # areas of .75 and .25
+    of = lambda *texts: Curve(np.array(texts), np.zeros((2, 3)))  # noqa: E731
+    draws = [of(right, wrong), of(wrong, right)]
+    result = faithfulness_over_observations("accuracy", np.ones(2, dtype=int), of(wrong, right), draws)
+    # a text's area varies by .125 from draw to draw, the mean of two by .0625; over texts ±.25 has a variance of .125
+    assert result.baseline_share == pytest.approx(0.5)
+    assert result.draws_needed == 19  # .125 / 18 is a tenth of .0625 + .125 / 18
+    alone = faithfulness_over_observations("accuracy", np.ones(2, dtype=int), of(wrong, right), draws[:1])
+    assert np.isnan(alone.baseline_share)
+    assert alone.draws_needed is None
+
+
 def test_each_observation_has_its_own_area():
     curve = Curve(np.zeros((2, 3), dtype=int), np.array([[0.9, 0.4, 0.3], [0.9, 0.9, 0.3]]))
     random = [Curve(np.zeros((2, 3), dtype=int), np.array([[0.9, 0.7, 0.3], [0.9, 0.7, 0.3]]))]

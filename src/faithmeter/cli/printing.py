@@ -110,22 +110,16 @@ def print_faithfulness(rows: "Rows") -> None:
             str(acu["n"]),
         )
     console.print(table)
-    spread = find(rows, "random_spread", "random")["value"]
-    wander = (
-        "; a single draw has no standard deviation"
-        if spread is None
-        else f"; one draw varies by {spread:.3f} in ACU (standard deviation)"
-    )
+    from faithmeter.reports.sentences import baseline_in_words, verdict  # here: importing it loads torch
+
     console.print(
         f"{'Measures that share a letter cannot be told apart. ' if alike else ''}"
         "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
         f"fall. Intervals over {each}. s/text: seconds to explain one text along the "
         "whole curve. OOD: largest share of out-of-distribution texts at any step; p: p-value of all steps together. "
-        f"The baseline is the mean of the random draws{wander}.",
+        f"{baseline_in_words(rows)}",
         soft_wrap=True,
     )
-    from faithmeter.reports.sentences import verdict  # here: importing it loads torch
-
     console.print("\n".join(verdict(rows)), soft_wrap=True, markup=False)
 
 

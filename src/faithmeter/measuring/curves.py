@@ -17,8 +17,15 @@ from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.masking import STEPS
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Ints, weighted_performance
-from faithmeter.statistics import Groups, Weights, bca_interval, group_numbers, percentile_band
-from faithmeter.statistics.intervals import Interval, jackknife_interval, pseudo_values, ratio_interval
+from faithmeter.statistics import Groups, Weights, group_numbers, percentile_band
+from faithmeter.statistics.intervals import (
+    Interval,
+    baseline_share,
+    draws_needed,
+    jackknife_interval,
+    pseudo_values,
+    ratio_interval,
+)
 
 TARGETS = ("gold", "predicted")  # the class whose logit is explained: the true one, or the model's answer
 NO_SCALE = 1e-12  # RACU has none where random masking costs less than this, which is rounding
@@ -114,6 +121,8 @@ class Faithfulness:
     """How faithful a measure is. Intervals are 95 %, over `over`: `seeds` or `observations`; nan RACU has no scale.
 
     `groups` is the number of groups of observations that the intervals are over; None where each is independent.
+    `baseline_share` is the share of ACU's variance that is noise of the random draws (nan of a single draw), and
+    `draws_needed` how many of them make it less than a tenth.
     """
 
     acu: float
@@ -123,6 +132,8 @@ class Faithfulness:
     over: str
     n: int
     groups: int | None = None
+    baseline_share: float = float("nan")
+    draws_needed: int | None = None
 
 
 def area_and_scale(metric: str, gold: Ints, curve: Curve, random: Sequence[Curve]) -> Callable[[Weights], Floats]:
@@ -154,6 +165,7 @@ def faithfulness_over_observations(
     statistic = area_and_scale(metric, gold, curve, random)
     acu, scale = statistic(np.ones((1, len(gold))))[0].tolist()
     values = pseudo_values(statistic, len(gold), numbers) if len(gold) > 1 else np.zeros((0, 2))
+    by_draw = np.array([_pseudo_areas(metric, gold, each, numbers) for each in random if len(gold) > 1])
     differ = np.any([each.predicted != curve.predicted for each in random], axis=(0, 2))
     differing = int(differ.sum()) if numbers is None else len(np.unique(numbers[differ]))
     return Faithfulness(
@@ -164,20 +176,16 @@ def faithfulness_over_observations(
         over="observations",
         n=len(gold),
         groups=None if numbers is None else int(numbers.max()) + 1,
+        baseline_share=baseline_share(by_draw, values[:, 0]) if len(values) > 1 else float("nan"),
+        draws_needed=draws_needed(by_draw, values[:, 0]) if len(values) > 1 else None,
     )
 
 
-def lead(metric: str, gold: Ints, best: Curve, other: Curve, confidence: float) -> tuple[float, Interval]:
-    """Return by how much one measure's ACU exceeds another's on the same observations, with its BCa interval.
-
-    Paired, so much sharper than a look at whether two intervals overlap; the random curve cancels.
-    """
-    reached, behind = (weighted_performance(metric, gold, curve.predicted) for curve in (best, other))
-
-    def difference(weights: Weights) -> Floats:
-        return area_between_curves(reached(weights), behind(weights))[0]
-
-    return float(difference(np.ones((1, len(gold))))[0]), bca_interval(difference, len(gold), confidence=confidence)
+def _pseudo_areas(metric: str, gold: Ints, curve: Curve, numbers: Groups | None) -> Floats:
+    """Return what each observation, or group of them, adds to the area under one curve."""
+    reached = weighted_performance(metric, gold, curve.predicted)
+    step = 1 / (curve.predicted.shape[1] - 1)
+    return pseudo_values(lambda w: np.trapezoid(reached(w), dx=step, axis=-1)[:, None], len(gold), numbers)[:, 0]
 
 
 def performance_band(

@@ -193,16 +193,12 @@ def _told_apart(rows: Rows, best: str | None) -> list[str]:
 
 def _falling(subject: Subject, prefix: str) -> Section:
     rows = subject.rows
-    spread = find(rows, "random_spread", "random")
-    wander = ""
-    if spread["value"] is not None:  # a single random draw has no standard deviation
-        wander = f" One draw varies by {spread['value']:.3f} in ACU (standard deviation)."
     return Section(
         "How performance falls",
         [
             "At each step the most important remaining tokens are masked, and the rest is explained again. The "
-            "earlier a curve falls below the grey one, the more faithful the measure. The grey curve is the mean of "
-            f"several random draws.{wander}"
+            "earlier a curve falls below the grey one, the more faithful the measure. The grey curve is the baseline. "
+            f"{sentences.baseline_in_words(rows)}"
         ],
         figures=[
             drawn(prefix, "curves", f"Performance on {counted(rows)} against the share of masked tokens; ribbons are "

@@ -254,6 +254,21 @@ def verdict(rows: Rows) -> list[str]:
     return sentences
 
 
+def baseline_in_words(rows: Rows) -> str:
+    """Return what the baseline of all areas is, how much a draw of it varies, and how much that widens intervals."""
+    spread = find(rows, "random_spread", "random")["value"]
+    if spread is None:
+        return "The baseline is a single random draw, whose noise is unknown."
+    varies = f"The baseline is the mean of random draws; one draw varies by {spread:.3f} in ACU (standard deviation)."
+    noisy = max(rows_of(rows, "baseline_share"), key=lambda row: row["value"], default=None)
+    if noisy is None:
+        return varies
+    draws = find(rows, "draws_needed", noisy["measure"])["value"]
+    more = "" if draws is None else f"; with {draws:.0f} draws (--random-runs) it would be less than a tenth"
+    share = f"{100 * noisy['value']:.0f} % of the variance of {noisy['measure']}'s ACU"
+    return f"{varies} Intervals contain this noise: at most it is {share}{more}."
+
+
 def _points(acu: Row) -> str:
     """Return an ACU in words: it is the mean difference over all masking ratios, and a point is a hundredth."""
     metric = {"matthews": "Matthews' correlation"}.get(name := str(acu.get("metric") or "performance"), name)

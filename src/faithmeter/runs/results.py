@@ -47,7 +47,7 @@ METRIC_BOUNDS: Mapping[str, Bounds] = MappingProxyType(
     {
         **dict.fromkeys(("accuracy", "macro-f1", "micro-f1", "share", "p"), SHARE),
         **dict.fromkeys(("matthews", "spearman"), SIGNED),
-        **dict.fromkeys(("seconds", "tokens", "texts", "queries"), COUNT),
+        **dict.fromkeys(("seconds", "tokens", "texts", "queries", "draws"), COUNT),
         "nats": ANY,
         # of judges: rank correlations, differences of two probabilities, shares of texts or tokens, cosine distances
         **dict.fromkeys(("rank_correlation", "cascading", "independent"), SIGNED),
@@ -120,7 +120,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "best_set": Kind("whether a measure may be the best", Pooling.ANEW, SHARE, True),
         "acu_cross_fitted": Kind("ACU of the best on texts that did not choose it", Pooling.ANEW, None, True, True),
         "masked_performance": Kind("performance, masked by a measure", Pooling.BOOTSTRAP, more_is_better=False),
-        "random_spread": Kind("standard deviation of a random run's ACU", Pooling.MEAN, COUNT),
+        "random_spread": Kind("standard deviation of a random draw's ACU", Pooling.MEAN, COUNT),
+        "baseline_share": Kind("share of ACU's variance that is noise of random draws", Pooling.MEAN, SHARE, False),
+        "draws_needed": Kind("random draws that make it less than a tenth", Pooling.LARGEST, COUNT, False),
         "seconds_per_text": Kind("seconds to explain a text along its curve", Pooling.MEAN, COUNT, False),
         "token_passes": Kind("tokens that went through the model per text", Pooling.MEAN, COUNT, False),
         "share_atypical": Kind("texts unlike randomly masked ones of this ratio", Pooling.MEAN, SHARE, False),

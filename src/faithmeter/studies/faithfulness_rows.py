@@ -2,6 +2,7 @@
 
 import functools
 import io
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,9 +50,9 @@ from faithmeter.statistics.best_set import BestSet, best_set, best_set_over_runs
 from faithmeter.statistics.intervals import Interval
 
 KINDS = (
-    "acu", "acu_behind_best", "acu_cross_fitted", "acu_difference", "best_set", "racu", "masked_performance",
-    "random_spread", "seconds_per_text", "share_atypical", "share_out_of_distribution", "sparsity", "token_passes",
-    "walk_p_value", "walk_random_p_value",
+    "acu", "acu_behind_best", "acu_cross_fitted", "acu_difference", "baseline_share", "best_set", "draws_needed",
+    "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical", "share_out_of_distribution",
+    "sparsity", "token_passes", "walk_p_value", "walk_random_p_value",
 )  # fmt: skip
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 BOOTSTRAPPED_TRAININGS = 5  # as many as in the papers; of fewer the bootstrap is far too narrow, and Student's holds
@@ -226,12 +227,23 @@ def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> 
     return [
         _with_interval("acu", found.acu, found.acu_interval, found, metric, name),
         _with_interval("racu", found.racu, found.racu_interval, found, metric, name),
+        *_baseline_noise(found, name),
         Result(kind="seconds_per_text", value=per_text, metric="seconds", n=n, measure=name),
         *(
             Result(kind="sparsity", value=float(share), metric="share", masking_ratio=step / STEPS, n=n, measure=name)
             for step, share in enumerate(_mean_known(table["held"]))
         ),
     ]
+
+
+def _baseline_noise(found: Faithfulness, name: str) -> list[Result]:
+    """Return how much of an interval is noise of the random draws, and how many draws there should be."""
+    if math.isnan(found.baseline_share):
+        return []
+    share = Result(kind="baseline_share", value=found.baseline_share, metric="share", n=found.n, measure=name)
+    if found.draws_needed is None:
+        return [share]
+    return [share, Result(kind="draws_needed", value=found.draws_needed, metric="draws", n=found.n, measure=name)]
 
 
 def _work(name: str, test: Encoded, rows: Ints) -> list[Result]:
