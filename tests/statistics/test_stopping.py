@@ -62,6 +62,9 @@ def test_a_measure_that_is_far_behind_is_dropped_at_the_first_look_and_the_best_
     assert whole.may_be_best.tolist() == [True, False, False, False]
     assert whole.stop is Stop.DECIDED
     assert whole.next_texts == whole.dropped_at.max() < 100
+    assert decision.ahead[[0, 2]].tolist() == [[False, True, True, True], [False, True, False, True]]
+    assert not decision.ahead[[1, 3]].any()
+    assert whole.ahead.any(axis=0).tolist() == [False, True, True, True]
 
 
 def test_a_decision_is_found_again_from_the_looks_so_far_and_the_scores_of_who_was_dropped_do_not_matter(few_flips):
@@ -77,6 +80,7 @@ def test_a_decision_is_found_again_from_the_looks_so_far_and_the_scores_of_who_w
             again = decide(unmeasured, LOOKS)
             assert again.dropped_at.tolist() == decision.dropped_at.tolist()
             assert again.stop is decision.stop
+            assert np.array_equal(again.ahead, decision.ahead)
         before = decision
         if decision.stop is not None:
             break

@@ -117,6 +117,25 @@ def test_a_dropped_measure_is_not_measured_further_and_the_baseline_has_all_text
     assert "all texts were measured" in run.measurement_settings["asked"]["ended"]
 
 
+def letters(run):
+    return {row["measure"]: (row["value"], row["detail"]) for row in rows_of(run.results, "best_set")}
+
+
+def test_the_best_set_and_its_letters_are_those_of_the_looks_and_not_of_a_test_that_knows_nothing_of_them(
+    path, tmp_path, monkeypatch
+):
+    assert letters(measure(shutil.copytree(path, tmp_path / "looked"), asked())) == {GOOD: (1, "a"), BAD: (0, "b")}
+
+    class SawNothing(measuring.Rounds):
+        def look(self, run, test):
+            decision = super().look(run, test)
+            self.ahead = set()
+            return decision
+
+    monkeypatch.setattr(measuring, "Rounds", SawNothing)
+    assert letters(measure(path, asked())) == {GOOD: (1, "a"), BAD: (1, "a")}
+
+
 class NeverHopeless(measuring.Rounds):
     def __init__(self, names, rows, seed):
         super().__init__(names, rows, seed)

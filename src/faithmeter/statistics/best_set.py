@@ -40,7 +40,7 @@ def differences_between(scores: Array) -> Array:
     return scores[:, :, None] - scores[:, None, :]
 
 
-def best_set(differences: Array, *, level: float = LEVEL, seed: int = 0) -> BestSet:
+def best_set(differences: Array, *, decided: Booleans | None = None, level: float = LEVEL, seed: int = 0) -> BestSet:
     """Return which measures may be best, from paired differences on the same texts: a step-down max-t by sign flips.
 
     `differences` is (texts, measures, measures), as of `differences_between`, or has a line per group of texts that are
@@ -50,14 +50,19 @@ def best_set(differences: Array, *, level: float = LEVEL, seed: int = 0) -> Best
     of Student's t. Pairs that are told apart no longer count among those that might be wronged, and the rest is asked
     again (Romano and Wolf, 2005). A measure may be best unless some other is surely better: with probability
     1 − level no measure that truly is best, or shares the first place, is left out.
+
+    `decided` has the pairs of which it is known already that the row is ahead, from looks at a growing number of texts
+    (`stopping.decide`). Nothing is tested then: a test that takes no account of the looks would find too much.
     """
     known = ~np.isnan(differences)
     counts = known.sum(axis=0)
     filled = np.where(known, differences, 0.0)
     squares = (filled**2).sum(axis=0)
-    signs = random_signs(FLIPS, len(filled), seed)
-    flipped = comparable(t_values(_flipped_sums(filled, signs), squares, counts), counts)
-    ahead = told_apart(comparable(t_values(filled.sum(axis=0), squares, counts), counts), flipped, level)
+    ahead = decided
+    if ahead is None:
+        signs = random_signs(FLIPS, len(filled), seed)
+        flipped = comparable(t_values(_flipped_sums(filled, signs), squares, counts), counts)
+        ahead = told_apart(comparable(t_values(filled.sum(axis=0), squares, counts), counts), flipped, level)
     difference = np.divide(filled.sum(axis=0), counts, out=np.full(counts.shape, np.nan), where=counts > 0)
     half = simultaneous_half_widths(differences, level=level, seed=seed)
     return BestSet(

@@ -53,9 +53,13 @@ class Looks:
 
 @dataclass(frozen=True)
 class Decision:
-    """Who may still be best, after how many texts the others were dropped (0: not), and whether measuring ends."""
+    """Who may still be best, after how many texts the others were dropped (0: not), and whether measuring ends.
+
+    `ahead` is (measures, measures): the row was found to be surely better than the column, at some look.
+    """
 
     may_be_best: Booleans
+    ahead: Booleans
     dropped_at: NDArray[np.int64]
     stop: Stop | None
     next_texts: int  # up to how many texts the candidates are measured next; the same as now where it ends
@@ -83,7 +87,7 @@ def decide(rounds: Sequence[Array], looks: Looks) -> Decision:
     it costs no error.
     """
     measures = rounds[0].shape[1]
-    left = np.ones(measures, dtype=np.bool_)
+    left, ahead = np.ones(measures, dtype=np.bool_), np.zeros((measures, measures), dtype=np.bool_)
     dropped_at = np.zeros(measures, dtype=np.int64)
     signs = _signs(FLIPS, looks.texts[-1], looks.seed)
     passed = np.zeros(FLIPS, dtype=np.bool_)
@@ -101,6 +105,7 @@ def decide(rounds: Sequence[Array], looks: Looks) -> Decision:
             if (now == staying).all():
                 break
             staying = now
+        ahead[np.ix_(columns, columns)] |= t > bound
         passed = passed | (largest[:, staying].max(axis=1) > bound)
         dropped_at[columns[~staying]] = texts
         left[columns[~staying]] = False
@@ -115,7 +120,7 @@ def decide(rounds: Sequence[Array], looks: Looks) -> Decision:
                 stop = Stop.HOPELESS
         if stop is not None:
             break
-    return Decision(left, dropped_at, stop, texts if stop else looks.texts[len(rounds)])
+    return Decision(left, ahead, dropped_at, stop, texts if stop else looks.texts[len(rounds)])
 
 
 @functools.lru_cache(maxsize=2)

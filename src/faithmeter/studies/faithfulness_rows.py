@@ -3,7 +3,7 @@
 import functools
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -76,8 +76,13 @@ def measured_texts(folder: Path) -> int:
     return sum(pyarrow.parquet.read_metadata(shard).num_rows for shard in folder.glob("*.parquet")) // (STEPS + 1)
 
 
-def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF | None) -> None:
-    """Turn measurements into result rows and `observations.parquet`."""
+def store_faithfulness(
+    run: Run, test: Encoded, names: Sequence[str], masf: MaSF | None, decided: Collection[tuple[str, str]] | None = None
+) -> None:
+    """Turn measurements into result rows and `observations.parquet`.
+
+    `decided` has the pairs of measures of which the first is surely better, where measuring in rounds has decided that.
+    """
     at_random = [name for name in names if name.startswith("random.")]
     groups = test.sources()
     random = [_answers(read_measurement(run, name, ANSWERS), run) for name in at_random]
@@ -107,7 +112,7 @@ def store_faithfulness(run: Run, test: Encoded, names: Sequence[str], masf: MaSF
     results.append(Result(kind="random_spread", value=spread, metric=run.config.metric, n=len(gold), measure="random"))
     first = read_measurement(run, at_random[0]) if masf is not None else {}
     results += _curve_results(run, "random", gold, curves, groups[rows], _typical(first, test, groups, masf))
-    results += _comparisons(run, test, groups, answers, random, [result.as_row() for result in results])
+    results += _comparisons(run, test, groups, answers, random, [result.as_row() for result in results], decided)
     run.store_results(KINDS, results)
     write_bytes(run.observations, observed.getvalue())
 
@@ -135,14 +140,21 @@ def _answers(table: Table, run: Run) -> Table:
 
 
 def _comparisons(
-    run: Run, test: Encoded, groups: Ints, tables: dict[str, Table], random: list[Table], rows: Rows
+    run: Run,
+    test: Encoded,
+    groups: Ints,
+    tables: dict[str, Table],
+    random: list[Table],
+    rows: Rows,
+    decided: Collection[tuple[str, str]] | None,
 ) -> list[Result]:
     """Return what can be said of the measures beside each other, each pair on the texts that both were measured on."""
     metric, measured = run.config.metric, {name: table["row"][:, 0] for name, table in tables.items()}
     texts = functools.reduce(np.union1d, measured.values())
     curves = [_curve(table, measured[name]) for name, table in tables.items()]
     places = [np.searchsorted(texts, own) for own in measured.values()]
-    told = best_set(paired_differences(metric, test.labels[texts], curves, places, groups[texts]))
+    ahead = None if decided is None else np.array([[(a, b) in decided for b in tables] for a in tables])
+    told = best_set(paired_differences(metric, test.labels[texts], curves, places, groups[texts]), decided=ahead)
     common = told.counts
     if group_numbers(groups[texts]) is not None:
         common = np.array([[len(np.intersect1d(a, b)) for b in measured.values()] for a in measured.values()])

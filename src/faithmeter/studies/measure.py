@@ -43,7 +43,7 @@ from faithmeter.runs.texts import encode, in_units
 from faithmeter.runs.timing import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
 from faithmeter.studies.faithfulness_rows import measured_texts, store_faithfulness
 from faithmeter.studies.judgement_rows import store_agreement
-from faithmeter.studies.until_certain import Rounds, cut_at_looks
+from faithmeter.studies.until_certain import Pair, Rounds, cut_at_looks
 
 FORMAT = 2  # of the stored columns; other formats do not mix with it
 WORTH_PROCESSES = 60  # seconds of work from which on it is worth starting processes, which takes some ten
@@ -171,12 +171,12 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
 
 def _measure(work: _Work, reporter: Reporter) -> Run:
     """Measure in this process what is left, and turn all measurements into result rows."""
-    run = work.run
+    run, decided = work.run, None
     if work.options.until_certain:
-        _measure_in_rounds(work, reporter)
+        decided = _measure_in_rounds(work, reporter)
     else:
         _measure_all(work, work.walks, reporter)
-    store_faithfulness(run, work.test, _finished(work, reporter), work.masf)
+    store_faithfulness(run, work.test, _finished(work, reporter), work.masf, decided)
     store_card(run)
     if run.judgements.is_dir():
         store_agreement(run)  # of other judges with these curves, which may be another now
@@ -196,8 +196,11 @@ def _measure_all(work: _Work, walks: Sequence[Walk], reporter: Reporter) -> None
         _measure_one(work, walk, known, reporter)
 
 
-def _measure_in_rounds(work: _Work, reporter: Reporter) -> None:
-    """Measure until it is certain which measures may be best; then the random draws, on all texts that any has."""
+def _measure_in_rounds(work: _Work, reporter: Reporter) -> set[Pair]:
+    """Measure until it is certain which measures may be best; then the random draws, on all texts that any has.
+
+    Return the pairs of which the first was found to be surely better.
+    """
     run, chosen = work.run, _rows_of("random", work.options, work.test)
     at_random = [walk for walk in work.walks if walk[0].startswith("random.")]
     walks = [walk for walk in work.walks if not walk[0].startswith("random.")]
@@ -225,6 +228,7 @@ def _measure_in_rounds(work: _Work, reporter: Reporter) -> None:
         reporter.note(f"{', '.join(beside)} has fewer texts, so it took no part in that decision.")
     settings = run.measurement_settings
     run.store_measurement_settings({**settings, "asked": {**settings["asked"], "ended": ended}})
+    return rounds.ahead
 
 
 def _first(walk: Walk, texts: int) -> Walk:

@@ -13,6 +13,8 @@ from faithmeter.statistics.intervals import pseudo_values
 from faithmeter.statistics.stopping import Decision, Looks, decide, planned_looks
 from faithmeter.studies.faithfulness_rows import ANSWERS, read_measurement
 
+Pair = tuple[str, str]  # of measures, the first of which is surely better
+
 
 def cut_at_looks(rows: Ints, texts: int) -> list[Ints]:
     """Return the first rows of a study of so many texts, cut where it looks, so that no batch lies on both sides."""
@@ -44,6 +46,7 @@ class Rounds:
         self.names, self.rows = list(names), rows
         self.looks = Looks(planned_looks(len(rows)), seed=seed)
         self.left = self.names
+        self.ahead = set[Pair]()
         self._seen: list[Array] = []
 
     def look(self, run: Run, test: Encoded) -> Decision:
@@ -55,4 +58,5 @@ class Rounds:
         self._seen.append(scores)
         decision = decide(self._seen, self.looks)
         self.left = [name for name, stays in zip(self.names, decision.may_be_best, strict=True) if stays]
+        self.ahead = {(self.names[i], self.names[j]) for i, j in np.argwhere(decision.ahead)}
         return decision
