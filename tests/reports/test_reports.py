@@ -108,6 +108,7 @@ def test_the_verdict_names_the_set_that_may_be_best_and_what_the_winner_does_els
 def test_letters_decide_what_is_alike_and_a_sole_best_is_said_to_be_one():
     rows = rows_of(BEST | WORSE) + lettered({"loo-signed": "a", "beam": "b", "grad-l2": "c"}, PAIRS)
     assert sentences.alike(rows) == []  # although the interval of the difference to beam holds 0
+    assert any("is more cautious than the test of pairs" in line for line in sentences.verdict(rows))
     said = " ".join(sentences.verdict(rows))
     assert "It is the only one of 3 measures that may be the best (with 95 % confidence)." in said
     assert "did not choose" not in said
@@ -232,6 +233,28 @@ def test_the_best_absolute_measure_is_named_only_where_it_beats_random():
     rows += [row("masked_performance", value, "loo-signed", at) for at, value in ((0.0, 1), (0.5, 0.02), (1.0, 0.2))]
     (said,) = [line for line in sentences.verdict(rows) if "wrong classes" in line]
     assert said.endswith("Of the absolute measures, none was shown to beat random masking.")
+
+
+def test_no_rejected_measure_is_called_the_best_of_the_absolute_ones():
+    areas = {"loo-signed": BEST["loo-signed"], "grad-l2": WORSE["grad-l2"], "ig-abs": (0.15, 0.1, 0.2, (0.2, 0.1, 0.3))}
+    fall = [row("masked_performance", value, "loo-signed", at) for at, value in ((0.0, 1), (0.5, 0.02), (1.0, 0.2))]
+    for outside, end in (
+        ((), "Of the absolute measures, grad-l2 is the most faithful: ACU 0.20 (0.10–0.30)."),
+        (
+            ("grad-l2",),
+            "Of the absolute measures, ig-abs is the most faithful, of those not rejected: ACU 0.15 (0.10–0.20).",
+        ),
+        (
+            ("grad-l2", "ig-abs"),
+            "all that beat random masking were rejected: the texts that they mask are out-of-distribution.",
+        ),
+    ):
+        rows = [
+            {**r, "value": 0.001} if r["kind"] == "walk_p_value" and r["measure"] in outside else r
+            for r in rows_of(areas)
+        ]
+        (said,) = [line for line in sentences.verdict(rows + fall) if "wrong classes" in line]
+        assert said.endswith(end)
 
 
 NOTHING = {"grad-l2": (0.02, -0.01, 0.05, (0, 0, 0)), "loo-abs": (0.03, -0.02, 0.08, (0, 0, 0))}

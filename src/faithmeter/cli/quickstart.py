@@ -26,7 +26,7 @@ def quickstart(
         Option(
             "--until-certain/--no-until-certain", help="Measure only until it is certain which measures may be best."
         ),
-    ] = False,
+    ] = True,
 ) -> None:
     """Train, check, measure and report offline, in minutes.
 

@@ -348,9 +348,11 @@ def _compared(rows: Rows, best: str) -> list[str]:
             "shown to beat random masking: do not use in its place."
         )
     if worse:
+        closest = lags[worse[0]]
+        cautious = closest["low"] is not None and closest["low"] <= 0
         sentences.append(
-            f"It is more faithful than {names(worse)}; the closest of these is {number(lags[worse[0]])} behind "
-            "it in ACU."
+            f"It is more faithful than {names(worse)}; the closest of these is {number(closest)} behind it in ACU."
+            + (" (That interval, of all pairs together, is more cautious than the test of pairs.)" if cautious else "")
         )
     return sentences
 
@@ -358,14 +360,20 @@ def _compared(rows: Rows, best: str) -> list[str]:
 def _best_absolute(rows: Rows, best: str) -> list[str]:
     """Return how much of a signed measure's lead comes from wrong classes, and the best absolute measure."""
     curve = {row["masking_ratio"]: row["value"] for row in rows_of(rows, "masked_performance", best)}
+    allowed = accepted(rows)
     absolute = [row for row in rows_of(rows, "acu") if not is_signed(row["measure"])]
     if not is_signed(best) or not absolute or min(curve.values(), default=0) >= curve.get(1.0, 0):
         return []
     proven = [row for row in absolute if beats_random(rows, row["measure"])]
-    other = max(proven, key=lambda row: row["value"], default=None)
+    other = max((row for row in proven if row["measure"] in allowed), key=lambda row: row["value"], default=None)
     found = "none was shown to beat random masking."
     if other is not None:
-        found = f"{other['measure']} is the most faithful: ACU {number(other)}."
+        left_out = (
+            "" if len(absolute) == sum(row["measure"] in allowed for row in absolute) else ", of those not rejected"
+        )
+        found = f"{other['measure']} is the most faithful{left_out}: ACU {number(other)}."
+    elif proven:
+        found = "all that beat random masking were rejected: the texts that they mask are out-of-distribution."
     return [
         "Part of its lead is that it pushes the model to wrong classes: performance falls to "
         f"{min(curve.values()):.2f}, below the {curve[1.0]:.2f} with everything masked. "
