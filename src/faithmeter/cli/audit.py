@@ -39,6 +39,13 @@ def audit(
         ),
     ] = None,
     budget: Annotated[float, Option(help="Maximum share of a text's words that an attack changes.")] = 0.2,
+    scores: Annotated[
+        str | None,
+        Option(
+            metavar="FILE",
+            help="Explanations from elsewhere to judge, as of `faithmeter measure`, by judges that need no other.",
+        ),
+    ] = None,
     other: Annotated[Path | None, Option(help="A run that differs only in the training seed, for other-seed.")] = None,
     seed: Annotated[int, Option(min=0, help="Seed for texts, samples, fresh weights and attacks.")] = 0,
 ) -> None:
@@ -61,6 +68,7 @@ def audit(
         budget=budget,
         **({} if attacks is None else {"attacks": names(attacks)}),
         other=other,
+        scores=() if scores is None else names(scores),
     )
     audited = study.audit(run, options, reporter=terminal())
     for section in audit_sections(audited.results):

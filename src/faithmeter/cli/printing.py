@@ -110,7 +110,7 @@ def print_faithfulness(rows: "Rows") -> None:
             str(acu["n"]),
         )
     console.print(table)
-    from faithmeter.reports.sentences import baseline_in_words, verdict  # here: importing it loads torch
+    from faithmeter.reports.sentences import baseline_in_words, explained_once, verdict  # here: importing it loads torch
 
     console.print(
         f"{'Measures that share a letter cannot be told apart. ' if alike else ''}"
@@ -120,7 +120,7 @@ def print_faithfulness(rows: "Rows") -> None:
         f"{baseline_in_words(rows)}",
         soft_wrap=True,
     )
-    console.print("\n".join(verdict(rows)), soft_wrap=True, markup=False)
+    console.print("\n".join((*explained_once(rows), *verdict(rows))), soft_wrap=True, markup=False)
 
 
 def _number(value: float | None) -> str:

@@ -316,8 +316,10 @@ def _measured(run: Run) -> list[str]:
         **{name: settings[name] for name in MEASURED_WITH if name not in units},
         "random_runs": asked["random_runs"],
         "without_check": asked["without_check"],
+        "scores": list(asked.get("scores", {}).values()) or None,
     }
-    own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in known]
+    named = (*known, *asked.get("scores", {}))
+    own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in named]
     return [as_command("measure", run.path, options=options), *own]
 
 
