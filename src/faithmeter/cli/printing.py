@@ -110,7 +110,11 @@ def print_faithfulness(rows: "Rows") -> None:
             str(acu["n"]),
         )
     console.print(table)
-    from faithmeter.reports.sentences import baseline_in_words, explained_once, verdict  # here: importing it loads torch
+    from faithmeter.reports.sentences import (
+        baseline_in_words,
+        explained_once,
+        verdict,
+    )  # here: importing it loads torch
 
     console.print(
         f"{'Measures that share a letter cannot be told apart. ' if alike else ''}"

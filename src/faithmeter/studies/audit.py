@@ -34,7 +34,7 @@ from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.performance import performance
 from faithmeter.progress import Reporter, Silent
-from faithmeter.runs.run import Run
+from faithmeter.runs.run import Run, RunLike, opened
 from faithmeter.runs.settings import of_model, require_same
 from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
 from faithmeter.runs.texts import encode, given_measures
@@ -85,9 +85,9 @@ class AuditOptions:
             raise InputError(f"There is no place {self.place!r}: choose {' or '.join(PLACES)}.")
 
 
-def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Reporter | None = None) -> Run:
+def audit(path: RunLike, options: AuditOptions | None = None, *, reporter: Reporter | None = None) -> Run:
     """Judge importance measures on a run's test texts by several judges, and store their numbers as result rows."""
-    run, options, reporter = Run(path), options or AuditOptions(), reporter or Silent()
+    run, options, reporter = opened(path), options or AuditOptions(), reporter or Silent()
     classifier = run.classifier()
     measures = [IMPORTANCE_MEASURES["random"], *_measures(options, classifier)]
     judges = _judges(run, options)

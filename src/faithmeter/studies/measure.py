@@ -38,7 +38,7 @@ from faithmeter.reports.card import store_card
 from faithmeter.reports.evidence import conclusion, trusted
 from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.engines import cores, one_thread, work_through
-from faithmeter.runs.run import BEFORE, Run
+from faithmeter.runs.run import BEFORE, Run, RunLike, opened
 from faithmeter.runs.settings import differing, of_model, require_same
 from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
 from faithmeter.runs.texts import encode, given_measures, in_units
@@ -88,7 +88,7 @@ class MeasureOptions:
 
 
 def measure(
-    path: str | Path,
+    path: RunLike,
     options: MeasureOptions | None = None,
     *,
     workers: int | None = 1,
@@ -100,9 +100,10 @@ def measure(
     one per core, at most `MOST_WORKERS`, but only this process on a GPU or for little work. Results are the same up to
     the last digits, which depend on the number of threads. Processes write warnings to standard error. A script that
     uses them needs the usual `if __name__ == "__main__"`. A function of your own is always measured in this process.
-    So is everything if `until_certain`, because each round waits for what the one before has decided.
+    So is everything if `until_certain`, because each round waits for what the one before has decided. Objects in memory
+    are checked first.
     """
-    run, options, reporter = Run(path), options or MeasureOptions(), reporter or Silent()
+    run, options, reporter = opened(path), options or MeasureOptions(), reporter or Silent()
     with only_one(run.path):
         work = _begin(run, options, reporter)
         if options.until_certain and workers not in (None, 1):

@@ -27,7 +27,7 @@ from faithmeter.runs.commands import as_command
 from faithmeter.runs.directory import is_roar
 from faithmeter.runs.repetitions import MEASURED_WITH, asked_of, but_the_seed, seed_of
 from faithmeter.runs.results import Rows, measures, most_faithful
-from faithmeter.runs.run import MEASURE_AGAIN, Run
+from faithmeter.runs.run import MEASURE_AGAIN, Run, RunLike, opened
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.judgement_rows import drift_points
 from faithmeter.studies.roar.experiment import RoarRun
@@ -41,7 +41,7 @@ NOT_ASKED = ("betas", "mask_context", "curriculum")  # settings of training with
 
 
 def report(
-    paths: Sequence[str | Path],
+    paths: RunLike | Sequence[str | Path | Run],
     out: str | Path = "report",
     *,
     formats: Sequence[str] = ("html",),
@@ -50,12 +50,15 @@ def report(
 ) -> list[Path]:
     """Write a report into the folder `out`, and return the files: on runs, on ROAR experiments, or on both.
 
-    Runs that differ only in the seed are pooled. An experiment is shown with the runs of the same task.
+    Runs that differ only in the seed are pooled. An experiment is shown with the runs of the same task. One run, its
+    path, or objects in memory need no list.
     """
     for name in formats:
         if name not in FORMATS:
             raise InputError(f"There is no format {name!r}.{nearest(name, FORMATS)} Choose from {', '.join(FORMATS)}.")
-    distinct = list({Path(path).resolve(): Path(path) for path in paths}.values())
+    named = [paths] if isinstance(paths, str | Path | Run) else paths
+    directories = [Path(one) if isinstance(one, str | Path) else opened(one).path for one in named]
+    distinct = list({path.resolve(): path for path in directories}.values())
     experiments = [RoarRun(path) for path in distinct if is_roar(path)]
     runs = [Run(path) for path in distinct if not is_roar(path)]
     unready = next((run for run in runs if not run.results), None)
