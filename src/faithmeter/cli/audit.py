@@ -29,7 +29,9 @@ def audit(
         int | None, Option(min=1, help="Test texts per judge, drawn at random.  [default: 20 to 200]")
     ] = None,
     place: Annotated[str, Option(help=f"Where the known token goes: {either('judges.known_token.PLACES')}.")] = "end",
-    rationales: Annotated[str | None, Option(help="Column of the test data with human rationales.")] = None,
+    rationales: Annotated[
+        str | None, Option(help="Column of the test data with human rationales; of both texts: COLUMN,CONTEXT_COLUMN.")
+    ] = None,
     adversary_steps: Annotated[int, Option(min=1, help="Steps of an adversarial attack on an explanation.")] = 500,
     attacks: Annotated[
         str | None,

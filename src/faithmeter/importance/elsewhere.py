@@ -3,7 +3,8 @@
 A file (csv, tsv, jsonl or parquet) has a column `row`, the number of a test text, and either
 
 - `start`, `end`, `score`: a line per span of characters, `end` not included. A token has the sum of the spans that it
-  overlaps. A line whose three cells are empty says that nothing is marked in the text;
+  overlaps. A line whose three cells are empty says that nothing is marked in the text. Where both texts of a pair are
+  masked, a column `of` says whose characters they are: `text`, as without it, or `context`;
 - or `scores`: a line per text with a list of one number per maskable token, or per token of the whole input with its
   special ones. An empty list says that nothing is marked.
 
@@ -40,7 +41,8 @@ FAMILY = "elsewhere"
 SPANS, LISTS = ("start", "end", "score"), "scores"
 AT_ONCE = 1000  # texts that are tokenised together: encodings are large
 NAMED = 5  # missing texts that an error names
-Span = tuple[int, int, float]  # [start, end) characters, and their score
+OF = ("text", "context")  # the cells of the column `of`
+Span = tuple[int, int, float, int]  # [start, end) characters, their score, and of which text of a pair
 Said = list[Span] | list[float]  # of one text: its spans, or a number per token
 
 
@@ -110,7 +112,8 @@ def read_scores(
         where = f"{file}, row {row}"
         if said[row] and isinstance(said[row][0], tuple):
             (units,) = units_in(test.batch([row]), torch.from_numpy(maskable[part])[None])
-            own, lost = _of_spans(said[row], encoding, units, len(texts[row]), where)  # type: ignore[arg-type]
+            lengths = [len(texts[row]), *([] if contexts is None or not test.both_texts else [len(contexts[row])])]
+            own, lost = _of_spans(said[row], encoding, units, lengths, where)  # type: ignore[arg-type]
             values[part], unplaced = own, unplaced + lost
         elif said[row]:
             values[part] = _of_tokens(said[row], maskable[part], where)  # type: ignore[arg-type]
@@ -129,18 +132,28 @@ def _encodings(
 
 
 def _of_spans(
-    spans: Sequence[Span], encoding: tokenizers.Encoding, units: TextUnits, length: int, where: str
+    spans: Sequence[Span], encoding: tokenizers.Encoding, units: TextUnits, lengths: Sequence[int], where: str
 ) -> tuple[Floats, int]:
-    """Return the sum of the spans that each unit overlaps, at its tokens, and how many spans overlap none."""
+    """Return the sum of the spans that each unit overlaps, at its tokens, and how many spans overlap none.
+
+    `lengths` are those of the texts of which something can be masked: one, or both of a pair.
+    """
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+    parts = np.array([-1 if part is None else part for part in encoding.sequence_ids])
     totals, unplaced = np.zeros(units.count), 0
-    for begin, end, score in spans:
-        if not 0 <= begin < end <= length:
+    for begin, end, score, part in spans:
+        if part >= len(lengths):
             raise InputError(
-                f"{where}: there are no characters {begin} to {end} in its text, which has {length}. Characters are "
-                "counted from 0, as Python counts them, and the end is not included."
+                f"{where}: it has a score of the context, which is not masked here. Leave it out, or make a run in "
+                "which both texts are masked (--both-texts)."
+            )
+        if not 0 <= begin < end <= lengths[part]:
+            raise InputError(
+                f"{where}: there are no characters {begin} to {end} in its {OF[part]}, which has {lengths[part]}. "
+                "Characters are counted from 0, as Python counts them, and the end is not included."
             )
         over = (np.maximum(offsets[:, 0], begin) < np.minimum(offsets[:, 1], end)) & (units.unit >= 0)
+        over &= parts == part
         totals[np.unique(units.unit[over])] += score
         unplaced += not over.any()
     return units.spread(totals).astype(np.float32), unplaced
@@ -208,9 +221,13 @@ def _add_span(spans: list[Span], line: Row, where: str) -> None:
     if all(_empty(cell) for cell in cells):
         return
     begin, end = (_whole(cell, f"{where}: {name}") for cell, name in zip(cells[:2], SPANS, strict=False))
-    if any((begin, end) == span[:2] for span in spans):
+    said = line.get("of")
+    if not _empty(said) and said not in OF:
+        raise InputError(f"{where}: characters are of the {' or of the '.join(OF)}, not of {said!r}.")
+    part = 0 if _empty(said) else OF.index(said)
+    if any((begin, end, part) == (*span[:2], span[3]) for span in spans):
         raise InputError(f"{where}: the characters {begin} to {end} have a score already. Give each span once.")
-    spans.append((begin, end, _finite(cells[2], where)))
+    spans.append((begin, end, _finite(cells[2], where), part))
 
 
 def _empty(cell: Any) -> bool:  # noqa: ANN401 (a cell of any file)

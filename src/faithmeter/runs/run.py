@@ -285,6 +285,7 @@ class Run:
             ),
         )
         classifier = load_classifier(str(self.model_folder), config.labels, max_length=config.max_length)
+        classifier.both_texts = config.data.both_texts
         classifier.model.to(chosen_device())
         return classifier
 

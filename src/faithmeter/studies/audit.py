@@ -172,9 +172,11 @@ def _with_rationales(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     """Return the run's model and texts, with the tokens that people marked."""
     config = run.config
     marks = marks_of(config.data.resolved(), options.rationales)
-    test = load_splits(config.data, keep=marks.columns, labels_known=True).test
+    second = marks.context_columns if config.data.both_texts else ()
+    test = load_splits(config.data, keep=(*marks.columns, *second), labels_known=True).test
     contexts = list(test["context"]) if "context" in test.column_names else None
-    truth = rationale_tokens(plain.classifier, list(test["text"]), contexts, rationales_of(test, marks))
+    beside = rationales_of(test, marks, "context") if second else None
+    truth = rationale_tokens(plain.classifier, list(test["text"]), contexts, rationales_of(test, marks), beside)
     return dataclasses.replace(plain, truth=truth)
 
 
@@ -264,6 +266,7 @@ def _with_known_token(run: Run, options: AuditOptions, judge: Judge, _: Bench, r
     if not is_done(folder / "model", reporter.warn):
         _learn_known_token(run, splits, folder, reporter)
     classifier = load_classifier(str(folder / "model"), splits.labels, max_length=config.max_length)
+    classifier.both_texts = config.data.both_texts
     test = encode(classifier, splits.test, "test", reporter)
     return Bench(classifier, test, None, options.seed, truth_of(classifier, splits.test))
 

@@ -154,7 +154,9 @@ def _about(run: Run) -> list[str]:
             f"Measured in rounds until it was certain which measures may be best, on {ended}. A measure that surely is "
             "not best has fewer texts, on which its own tests find less."
         )
-    if run.config.data.resolved().context is not None:
+    if run.config.data.both_texts:
+        said.append("Both texts of a pair are masked and explained.")
+    elif run.config.data.resolved().context is not None:
         said.append("The context of each text is shown to the model and never masked.")
     return said
 

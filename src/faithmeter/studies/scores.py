@@ -13,6 +13,7 @@ from torch import Tensor
 from faithmeter.data.tables import Row
 from faithmeter.errors import InputError
 from faithmeter.files import write_bytes
+from faithmeter.importance.elsewhere import OF
 from faithmeter.importance.table import as_measure, distinct
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.measuring.curves import TARGETS
@@ -82,6 +83,7 @@ def _line(
         "target": target,
         "tokens": [encoding.tokens[place] for place in places],
         "spans": [list(encoding.offsets[place]) for place in places],
+        **({"of": [OF[encoding.sequence_ids[place]] for place in places]} if classifier.both_texts else {}),
         "scores": importance[places].tolist(),
     }
 
