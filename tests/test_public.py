@@ -25,7 +25,7 @@ def test_the_public_names_are_these():
         "IMPORTANCE_MEASURES", "AuditOptions", "Batch", "Classifier", "DataSpec",
         "EngineOptions", "ExplainOptions", "bench_suite",
         "Explanation", "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun",
-        "Run", "Task", "TrainingOptions", "adopt", "audit", "check",
+        "Run", "Task", "TrainingOptions", "adopt", "as_run", "audit", "check",
         "SelectOptions", "select", "transfer", "attack", "explain",
         "explain_texts", "load_classifier", "measure",
         "pool", "report", "resume", "roar", "train",

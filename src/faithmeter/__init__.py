@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from faithmeter.studies.check import check
     from faithmeter.studies.explain import explain
     from faithmeter.studies.faithfulness_rows import pool
+    from faithmeter.studies.in_memory import as_run
     from faithmeter.studies.measure import MeasureOptions, measure
     from faithmeter.studies.report import report
     from faithmeter.studies.roar.experiment import RoarRun
@@ -54,6 +55,7 @@ __all__ = [
     "Task",
     "TrainingOptions",
     "adopt",
+    "as_run",
     "attack",
     "audit",
     "bench_suite",
@@ -85,12 +87,11 @@ _MODULES = {
     "runs.run": ("Run",),
     "studies.adopt": ("adopt",),
     "studies.attack": ("attack",),
-    "studies.audit": ("AuditOptions", "audit"),
-    "studies.check": ("check",),
-    "studies.explain": ("explain",),
+    "studies.audit": ("AuditOptions",),
     "studies.faithfulness_rows": ("pool",),
-    "studies.measure": ("MeasureOptions", "measure"),
-    "studies.report": ("report",),
+    # these are the studies of the same names, which also take objects in memory
+    "studies.in_memory": ("as_run", "audit", "check", "explain", "measure", "report"),
+    "studies.measure": ("MeasureOptions",),
     "studies.roar.experiment": ("RoarRun",),
     "studies.roar.roar": ("RoarOptions", "roar"),
     "studies.select": ("SelectOptions", "select"),

@@ -29,7 +29,9 @@ def audit(
         int | None, Option(min=1, help="Test texts per judge, drawn at random.  [default: 20 to 200]")
     ] = None,
     place: Annotated[str, Option(help=f"Where the known token goes: {either('judges.known_token.PLACES')}.")] = "end",
-    rationales: Annotated[str | None, Option(help="Column of the test data with human rationales.")] = None,
+    rationales: Annotated[
+        str | None, Option(help="Column of the test data with human rationales; of both texts: COLUMN,CONTEXT_COLUMN.")
+    ] = None,
     adversary_steps: Annotated[int, Option(min=1, help="Steps of an adversarial attack on an explanation.")] = 500,
     attacks: Annotated[
         str | None,
@@ -39,6 +41,13 @@ def audit(
         ),
     ] = None,
     budget: Annotated[float, Option(help="Maximum share of a text's words that an attack changes.")] = 0.2,
+    scores: Annotated[
+        str | None,
+        Option(
+            metavar="FILE",
+            help="Explanations from elsewhere to judge, as of `faithmeter measure`, by judges that need no other.",
+        ),
+    ] = None,
     other: Annotated[Path | None, Option(help="A run that differs only in the training seed, for other-seed.")] = None,
     seed: Annotated[int, Option(min=0, help="Seed for texts, samples, fresh weights and attacks.")] = 0,
 ) -> None:
@@ -61,6 +70,7 @@ def audit(
         budget=budget,
         **({} if attacks is None else {"attacks": names(attacks)}),
         other=other,
+        scores=() if scores is None else names(scores),
     )
     audited = study.audit(run, options, reporter=terminal())
     for section in audit_sections(audited.results):

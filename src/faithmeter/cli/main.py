@@ -21,6 +21,7 @@ from faithmeter.cli.quickstart import quickstart
 from faithmeter.cli.report import report
 from faithmeter.cli.roar import roar
 from faithmeter.cli.scale import scale
+from faithmeter.cli.scores import scores
 from faithmeter.cli.select import select
 from faithmeter.cli.serve import serve
 from faithmeter.cli.tasks import tasks
@@ -114,7 +115,7 @@ def _options(
 
 # in the order of --help
 for _command in (
-    quickstart, with_data_options(train), with_data_options(check), plan, with_data_options(measure), explain,
+    quickstart, with_data_options(train), with_data_options(check), plan, with_data_options(measure), explain, scores,
     with_data_options(roar), audit, attack, with_data_options(scale), with_data_options(compare), select,
     with_data_options(transfer), bench_suite, report, serve, tasks,
 ):  # fmt: skip

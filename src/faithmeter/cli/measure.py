@@ -47,6 +47,13 @@ def measure(
             "would change nothing.",
         ),
     ] = False,
+    scores: Annotated[
+        str | None,
+        Option(
+            metavar="FILE",
+            help="Explanations from elsewhere to judge: row, start, end, score, or row, scores; several with commas.",
+        ),
+    ] = None,
     without_check: Annotated[bool, Option("--without-check", help="Measure without the in-distribution test.")] = False,
     workers: Annotated[
         int | None,
@@ -78,6 +85,7 @@ def measure(
         by=by,
         chunk=chunk,
         until_certain=until_certain,
+        scores=() if scores is None else names(scores),
     )
     if run is not None and len(subjects) > 1:
         raise InputError("--run is the directory of one model: measure models one by one, then their runs together.")

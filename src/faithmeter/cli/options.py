@@ -162,7 +162,10 @@ def _data_spec(
     test_data: Annotated[str | None, Option(help="Test file; else split off --data.")] = None,
     data_dir: Annotated[str | None, Option(help="Folder with a named task's files: DIR/sst2/train.csv ...")] = None,
     text: Annotated[str, Option(help="Column with the text, which is masked and explained.")] = "text",
-    context: Annotated[str | None, Option(help="Column with the second text of a pair; never masked.")] = None,
+    context: Annotated[str | None, Option(help="Column with the second text of a pair; not masked.")] = None,
+    both_texts: Annotated[
+        bool, Option("--both-texts", help="Mask and explain both texts of a pair, the second one too.")
+    ] = False,
     label: Annotated[str, Option(help="Column with the label: words or numbers.")] = "label",
     group: Annotated[
         str | None,

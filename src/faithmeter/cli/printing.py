@@ -12,7 +12,7 @@ from faithmeter.progress import Terminal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from faithmeter.explaining.explanation import Explanation
+    from faithmeter.explaining.explanation import Explanation, Piece
     from faithmeter.in_distribution.verdict import Verdict
     from faithmeter.reports.parts import Section
     from faithmeter.reports.parts import Table as ReportTable
@@ -110,7 +110,11 @@ def print_faithfulness(rows: "Rows") -> None:
             str(acu["n"]),
         )
     console.print(table)
-    from faithmeter.reports.sentences import baseline_in_words, verdict  # here: importing it loads torch
+    from faithmeter.reports.sentences import (
+        baseline_in_words,
+        explained_once,
+        verdict,
+    )  # here: importing it loads torch
 
     console.print(
         f"{'Measures that share a letter cannot be told apart. ' if alike else ''}"
@@ -120,7 +124,7 @@ def print_faithfulness(rows: "Rows") -> None:
         f"{baseline_in_words(rows)}",
         soft_wrap=True,
     )
-    console.print("\n".join(verdict(rows)), soft_wrap=True, markup=False)
+    console.print("\n".join((*explained_once(rows), *verdict(rows))), soft_wrap=True, markup=False)
 
 
 def _number(value: float | None) -> str:
@@ -135,17 +139,11 @@ def print_explanation(explanation: "Explanation", tokens: bool) -> None:
     if explanation.cut is not None:
         console.print(f"Warning: {explanation.cut}", style="yellow", markup=False, soft_wrap=True)
     pieces = explanation.tokens if tokens else explanation.pieces
-    strongest = max((abs(piece.importance) for piece in pieces), default=0.0) or 1.0
-    painted, end = Text(), 0
-    for piece in pieces:
-        painted.append(explanation.text[end : piece.start])
-        share = abs(piece.importance) / strongest
-        red, green, blue = (213, 94, 0) if piece.importance > 0 else (0, 114, 178)
-        shade = ",".join(str(round(255 + share * (channel - 255))) for channel in (red, green, blue))
-        painted.append(piece.text, style=f"black on rgb({shade})")
-        end = piece.end
-    painted.append(explanation.text[end:])
-    console.print(painted, soft_wrap=True)
+    beside = explanation.context_tokens if tokens else explanation.context_pieces
+    strongest = max((abs(piece.importance) for piece in (*pieces, *beside)), default=0.0) or 1.0
+    console.print(_painted(explanation.text, pieces, strongest), soft_wrap=True)
+    if beside and explanation.context is not None:
+        console.print(_painted(explanation.context, beside, strongest), soft_wrap=True)
     p_value = "not tested" if explanation.p_value is None else f"{explanation.p_value:.3f}"
     console.print(
         f"{explanation.predicted} (p({explanation.target}) = {explanation.probability:.3f}) by {explanation.measure}; "
@@ -156,8 +154,22 @@ def print_explanation(explanation: "Explanation", tokens: bool) -> None:
     )
     if explanation.against_orders is not None:
         console.print(explanation.against_orders, soft_wrap=True, markup=False)
-    top = sorted(pieces, key=lambda piece: -abs(piece.importance))[:5]
+    top = sorted((*pieces, *beside), key=lambda piece: -abs(piece.importance))[:5]
     console.print("  ".join(f"{piece.text} {piece.importance:+.3f}" for piece in top), soft_wrap=True, markup=False)
+
+
+def _painted(text: str, pieces: "Sequence[Piece]", strongest: float) -> Text:
+    """Return a text with its pieces coloured; `strongest` is the importance of the fullest colour."""
+    painted, end = Text(), 0
+    for piece in pieces:
+        painted.append(text[end : piece.start])
+        share = abs(piece.importance) / strongest
+        red, green, blue = (213, 94, 0) if piece.importance > 0 else (0, 114, 178)
+        shade = ",".join(str(round(255 + share * (channel - 255))) for channel in (red, green, blue))
+        painted.append(piece.text, style=f"black on rgb({shade})")
+        end = piece.end
+    painted.append(text[end:])
+    return painted
 
 
 def print_table(table: "ReportTable") -> None:

@@ -98,7 +98,7 @@ class Encoded:
     `sequence` says of each token whether it belongs to the text (0), to the context (1), or is special (-1).
     `truncated` counts the rows that were too long for the model; `split` is the name of the split, where it has one.
     `units` is as in `Batch`, counted from 0 in each row. `groups` numbers what the rows belong to (an author, a story),
-    where the data says so.
+    where the data says so. `both_texts` says that the context is maskable like the text.
     """
 
     ids: Ints
@@ -112,6 +112,7 @@ class Encoded:
     units: Ints | None = None
     split: str = ""
     groups: Ints | None = None
+    both_texts: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -124,7 +125,7 @@ class Encoded:
     @property
     def maskable(self) -> Mask:
         """The tokens that importance measures rank and faithfulness metrics mask (flat)."""
-        return self.sequence == TEXT
+        return self.sequence >= TEXT if self.both_texts else self.sequence == TEXT
 
     @property
     def maskable_counts(self) -> Ints:
@@ -148,8 +149,8 @@ class Encoded:
         """
         if self.groups is not None:
             return self.groups
-        maskable, spans = self.maskable, itertools.pairwise(self.offsets.tolist())
-        texts = [self.ids[start:end][maskable[start:end]] for start, end in spans]
+        of_text, spans = self.sequence == TEXT, itertools.pairwise(self.offsets.tolist())
+        texts = [self.ids[start:end][of_text[start:end]] for start, end in spans]
         new = np.ones(len(texts), dtype=np.int64)
         for row, (before, text) in enumerate(itertools.pairwise(texts), start=1):
             common = min(len(before), len(text))
@@ -184,6 +185,7 @@ class Encoded:
             units=units and np.concatenate(units),
             split=self.split,
             groups=groups and np.concatenate(groups),
+            both_texts=self.both_texts,
         )
 
     def batch(self, rows: Sequence[int] | Ints) -> Batch:
@@ -202,7 +204,9 @@ class Encoded:
             input_ids=padded(self.ids, self.pad_token_id),
             attention_mask=torch.from_numpy(within.astype(np.int64)),
             token_type_ids=None if self.type_ids is None else padded(self.type_ids, 0),
-            maskable=padded(self.sequence, SPECIAL) == TEXT,
+            maskable=padded(self.sequence, SPECIAL) >= TEXT
+            if self.both_texts
+            else padded(self.sequence, SPECIAL) == TEXT,
             masked=padded(self.masked, False),
             labels=torch.from_numpy(self.labels[rows]),
             rows=torch.from_numpy(rows),

@@ -36,7 +36,8 @@ class DataSpec:
     `classes` renames labels, as in `neg=negative,pos=positive`; two with the same name become one class. `clean_labels`
     merges labels that differ only in case or in surrounding spaces, before `classes`. `group` names the column of what
     several texts have in common, such as their author: a group is in one split only, and results count groups. `seed`
-    is for everything random: generated stories, a missing split, a subset of texts.
+    is for everything random: generated stories, a missing split, a subset of texts. `both_texts` makes both texts of a
+    pair maskable, in training and in all that follows; otherwise the context is never masked in a measurement.
 
     `row_order` is the order of a file's rows before anything is drawn: that of hashes of their `content`, so that the
     order of lines does not matter, or as in the `file`, which is that of runs made before there was a choice.
@@ -59,6 +60,7 @@ class DataSpec:
     seed: int = 0
     group: str | None = None
     row_order: str = BY_CONTENT
+    both_texts: bool = False
 
     def __post_init__(self) -> None:
         if self.row_order not in ROW_ORDERS:
@@ -88,10 +90,14 @@ class DataSpec:
         if (self.task is None) == (self.data is None):
             raise InputError("Give either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
         if self.task is not None:
-            return find_task(self.task)
-        assert self.data is not None
-        name = Path(self.data).name.split(".")[0]
-        return Task(name, self.text, self.context, self.label, None, self.metric, 10, "")
+            task = find_task(self.task)
+        else:
+            assert self.data is not None
+            name = Path(self.data).name.split(".")[0]
+            task = Task(name, self.text, self.context, self.label, None, self.metric, 10, "")
+        if self.both_texts and task.context is None:
+            raise InputError("There are no pairs whose two texts could be masked: name the second one with --context.")
+        return dataclasses.replace(task, both_texts=self.both_texts)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -32,7 +32,8 @@ class Task:
     a measurement. `labels` are the class names in the order of the label numbers; None means: as found in the training
     data. `splits` says which split of the source is used as which; one that is not named, or missing, is split off
     train. `renames` maps the column names of other copies of the same data to the names used here. `relabel` maps label
-    numbers to others and drops the rows whose label is not in it.
+    numbers to others and drops the rows whose label is not in it. `both_texts` says that the context is masked and
+    explained, too, which a run may ask for.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Task:
     package: str | None = None
     prepare: Callable[[list[Row], int], list[Row]] | None = None
     note: str = ""
+    both_texts: bool = False
 
     @property
     def sources(self) -> str:

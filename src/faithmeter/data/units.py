@@ -2,7 +2,7 @@
 
 A unit is a whole number for each maskable token, counted from 0 by first tokens (`Batch.units`; None where each token
 is its own). Importance stays one number per token: every token of a unit has the importance of the unit. A unit never
-splits a word and never extends into the context of a pair.
+splits a word and never extends over both texts of a pair.
 """
 
 import re
@@ -62,34 +62,41 @@ def with_units(
     if by == TOKEN:
         return replace(encoded, units=None)
     units, maskable = np.full(len(encoded.ids), -1, dtype=np.int64), encoded.maskable
+    said = [(text,) for text in texts] if contexts is None else list(zip(texts, contexts, strict=True))
     for start in range(0, len(texts), AT_ONCE):
         pairs = None if contexts is None else contexts[start : start + AT_ONCE]
         encodings = classifier.encodings(texts[start : start + AT_ONCE], pairs)
         for row, encoding in enumerate(encodings, start=start):
             span = slice(encoded.offsets[row], encoded.offsets[row + 1])
-            units[span] = _units_of_text(encoding, maskable[span], texts[row], by, chunk)
+            units[span] = _units_of_text(encoding, maskable[span], said[row], by, chunk)
     return replace(encoded, units=units)
 
 
-def _units_of_text(encoding: tokenizers.Encoding, maskable: Mask, text: str, by: str, chunk: int) -> Ints:
-    """Return the unit of each token, -1 where it is not maskable."""
+def _units_of_text(encoding: tokenizers.Encoding, maskable: Mask, said: tuple[str, ...], by: str, chunk: int) -> Ints:
+    """Return the unit of each token, -1 where it is not maskable; `said` is a text, or a pair, whose words differ."""
     words: list[list[int]] = []  # the maskable positions of each word
-    last: int | None = None
+    parts: list[int] = []  # which text of a pair it is of
+    last: tuple[int, int | None] | None = None
     for position in np.flatnonzero(maskable).tolist():
-        of_word = encoding.word_ids[position]
-        if of_word is None or of_word != last:
+        of_word = encoding.sequence_ids[position] or 0, encoding.word_ids[position]
+        if of_word[1] is None or of_word != last:
             words.append([])
+            parts.append(of_word[0])
         words[-1].append(position)
         last = of_word
     if by == WORD:
         numbers = list(range(len(words)))
     elif by == SENTENCE:
-        starts = sentence_starts(text)
-        numbers = [bisect_right(starts, max(encoding.offsets[word[-1]][1] - 1, 0)) for word in words]
+        starts = [sentence_starts(text) for text in said]
+        before = (0, len(starts[0]) + 1)  # a sentence of the second text is none of the first
+        numbers = [
+            before[part] + bisect_right(starts[part], max(encoding.offsets[word[-1]][1] - 1, 0))
+            for part, word in zip(parts, words, strict=True)
+        ]
     else:
         numbers, held = [], chunk
-        for word in words:
-            full = held + len(word) > chunk
+        for number, word in enumerate(words):
+            full = held + len(word) > chunk or parts[number] != parts[max(number - 1, 0)]
             held = len(word) if full else held + len(word)
             numbers.append((numbers[-1] if numbers else -1) + full)
     units = np.full(len(maskable), -1, dtype=np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.data.batch import TEXT, Batch, Texts, listed
+from faithmeter.data.batch import CONTEXT, TEXT, Batch, Texts, listed
 from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, require_units, with_units
 from faithmeter.errors import InputError, nearest
 from faithmeter.explaining.heat_map import heat_map, visible
@@ -101,6 +101,9 @@ class Explanation:
     `order_p_value` is the share of those that do as well, itself included (`order_p_adjusted`: Benjamini and Hochberg's
     over the texts explained together). `random_low` and `random_high` are the 2.5 % and 97.5 % quantiles of their
     curves at each step. All of it is about this text and this model.
+
+    Where both texts of a pair are masked, `context_tokens`, `context_words` and `context_units` are the pieces of the
+    context, and the indices in `steps` count the tokens of the text and then those of the context.
     """
 
     text: str
@@ -128,6 +131,9 @@ class Explanation:
     order_p_adjusted: float | None = None
     random_low: tuple[float, ...] = ()
     random_high: tuple[float, ...] = ()
+    context_tokens: tuple[Piece, ...] = ()
+    context_words: tuple[Piece, ...] = ()
+    context_units: tuple[Piece, ...] = ()
 
     @property
     def against_orders(self) -> str | None:
@@ -145,6 +151,11 @@ class Explanation:
         return self.units or self.words
 
     @property
+    def context_pieces(self) -> tuple[Piece, ...]:
+        """The same of the context, where both texts of a pair are masked."""
+        return self.context_units or self.context_words
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader should know before the text is shown, in sentences."""
         return tuple(said for said in (self.doubt, self.cut) if said is not None)
@@ -155,7 +166,7 @@ class Explanation:
 
     def __str__(self) -> str:
         """Return the prediction, its most important words and its faithfulness in one line, after any warnings."""
-        top = sorted(self.pieces, key=lambda word: -abs(word.importance))[:5]
+        top = sorted((*self.pieces, *self.context_pieces), key=lambda word: -abs(word.importance))[:5]
         words = ", ".join(f"{word.text} {word.importance:+.3f}" for word in top)
         return "\n".join((*(f"Warning: {said}" for said in self.warnings), f"{self._says()}: {words}"))
 
@@ -165,9 +176,17 @@ class Explanation:
         return f"{warned}<p>{self.coloured()}</p><p><small>{visible(self._says())}</small></p>"
 
     def coloured(self, *, tokens: bool = False, end: int | None = None) -> str:
-        """Return the text, up to `end`, as HTML with its words, or units, coloured by importance, or its tokens."""
-        pieces = self.tokens if tokens else self.pieces
-        return heat_map(self.text[:end], [(piece.start, piece.end, piece.importance) for piece in pieces])
+        """Return the text, up to `end`, as HTML with its words, or units, coloured by importance, or its tokens.
+
+        Where both texts of a pair are masked, the context follows on a line of its own.
+        """
+        pieces, beside = self.tokens if tokens else self.pieces, self.context_tokens if tokens else self.context_pieces
+        strongest = max((abs(piece.importance) for piece in (*pieces, *beside)), default=0.0)
+        text = heat_map(self.text[:end], [(one.start, one.end, one.importance) for one in pieces], strongest)
+        if not beside or self.context is None:
+            return text
+        spans = [(one.start, one.end, one.importance) for one in beside]
+        return f"{text}<br>{heat_map(self.context, spans, strongest, first=len(pieces))}"
 
     def _says(self) -> str:
         tested = "" if self.beaten is None else f", better than {self.beaten} of {self.orders} random orders"
@@ -337,7 +356,9 @@ def _explain(
     answers, p_values = _follow(classifier, walk, masf)
     curve = answers[:, int(targets)].numpy()
     acu, racu = area_between_curves(curve, baseline)
-    positions, tokens, words, units = _pieces(classifier, batch, text, context, importance[0])
+    first, tokens, words, units = _pieces(classifier, batch, text, context, importance[0])
+    second, *beside = _pieces(classifier, batch, text, context, importance[0], CONTEXT)
+    positions = [*first, *second]
     steps = tuple(
         Step(
             masked=tuple(number for number, position in enumerate(positions) if bool(masked.masked[0, position])),
@@ -363,6 +384,9 @@ def _explain(
         acu=float(acu),
         racu=None if np.isnan(racu) else float(racu),
         p_value=None if p_values is None else float(simes(p_values)),
+        context_tokens=beside[0],
+        context_words=beside[1],
+        context_units=beside[2],
     )
 
 
@@ -377,31 +401,35 @@ def _follow(classifier: Classifier, walk: list[Batch], masf: MaSF | None) -> tup
 
 
 def _pieces(
-    classifier: Classifier, batch: Batch, text: str, context: str | None, importance: Tensor
+    classifier: Classifier, batch: Batch, text: str, context: str | None, importance: Tensor, part: int = TEXT
 ) -> tuple[list[int], tuple[Piece, ...], tuple[Piece, ...], tuple[Piece, ...]]:
     """Return the positions of the text's tokens, the tokens, the words, and the units if they are not tokens.
 
-    A word belongs to (sequence, word): those of the context are not the text's.
+    A word belongs to (sequence, word): those of the context are not the text's. They are returned for `part` CONTEXT,
+    if the context is masked.
 
     The token of the largest absolute importance speaks for its word, which suits every kind of measure. The tokens of a
     unit all have its importance.
     """
     (encoding,) = classifier.encodings([text], None if context is None else [context])
+    said = text if part == TEXT else context
     positions: list[int] = []
     tokens: list[Piece] = []
     words: dict[int, list[Piece]] = {}
     units: dict[int, list[Piece]] = {}
+    if said is None or (part == CONTEXT and not classifier.both_texts):
+        return positions, (), (), ()
     for position, (sequence, word) in enumerate(zip(encoding.sequence_ids, encoding.word_ids, strict=True)):
-        if sequence != TEXT:
+        if sequence != part:
             continue
         start, end = encoding.offsets[position]
-        piece = _piece(text, start, end, float(importance[position]))
+        piece = _piece(said, start, end, float(importance[position]))
         positions.append(position)
         tokens.append(piece)
         words.setdefault(position if word is None else word, []).append(piece)
         if batch.units is not None and bool(batch.maskable[0, position]):
             units.setdefault(int(batch.units[0, position]), []).append(piece)
-    return positions, tuple(tokens), _joined(text, words), _joined(text, units)
+    return positions, tuple(tokens), _joined(said, words), _joined(said, units)
 
 
 def _joined(text: str, groups: dict[int, list[Piece]]) -> tuple[Piece, ...]:

@@ -32,12 +32,15 @@ def _visible(character: str) -> str:
     return escape(character, quote=True)
 
 
-def heat_map(text: str, spans: Iterable[Span]) -> str:
-    """Return the text with `spans` (start, end, importance) coloured; a page finds span n by its `data-n`."""
+def heat_map(text: str, spans: Iterable[Span], strongest: float | None = None, first: int = 0) -> str:
+    """Return the text with `spans` (start, end, importance) coloured; a page finds span n by its `data-n`.
+
+    `strongest` is the importance of the fullest colour, where that is another text's, and `first` the first number.
+    """
     spans = list(spans)
-    strongest = max((abs(importance) for _, _, importance in spans), default=0.0) or 1.0
+    strongest = strongest or max((abs(importance) for _, _, importance in spans), default=0.0) or 1.0
     parts, at = [], 0
-    for number, (start, end, importance) in enumerate(spans):
+    for number, (start, end, importance) in enumerate(spans, start=first):
         if end <= at:  # pieces of one character share their place in the text
             continue
         parts.append(visible(text[at:start]))

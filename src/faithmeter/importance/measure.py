@@ -8,7 +8,7 @@ search for adversarial explanations needs. `of_units` turns a measure of tokens 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from faithmeter.masking import Mask
     from faithmeter.models.classifier import Classifier
 
+ONCE = "-once"  # ends the name of a measure that is explained once, though it could be again on masked texts
 Floats = np.ndarray[Any, np.dtype[Any]]
 Explain = Callable[["Classifier", "Batch", Tensor, int], Tensor]
 # (classifier, batch, embeddings, targets), all on the classifier's device -> logits and (texts, tokens) importance at
@@ -43,7 +44,8 @@ class ImportanceMeasure:
     cannot explain, `meaning` says in a sentence what it is. `on_request`: compared only if it is named. `expensive`:
     hundreds of passes, too many for all texts of a training. `order_only`: its numbers are ranks. `from_zero`: it
     compares with an embedding of zeros, which is no start for some models (`completeness`). `stepped` returns it with
-    another number of integration steps, where it has steps.
+    another number of integration steps, where it has steps. `given`: its explanations are of certain texts and were
+    made before, so it explains no other texts and no other model.
     """
 
     name: str
@@ -62,6 +64,7 @@ class ImportanceMeasure:
     order_only: bool = False
     from_zero: bool = False
     stepped: Callable[[int], ImportanceMeasure] | None = None
+    given: bool = False
 
     @property
     def differentiable(self) -> bool:
@@ -76,6 +79,20 @@ class ImportanceMeasure:
 def with_steps(measure: ImportanceMeasure, steps: int) -> ImportanceMeasure:
     """Return a measure with another number of integration steps; one without steps as it is."""
     return measure if measure.stepped is None else measure.stepped(steps)
+
+
+def explained_once(measure: ImportanceMeasure) -> ImportanceMeasure:
+    """Return a measure that is not computed again on masked texts, as an explanation from elsewhere cannot be."""
+    stepped = measure.stepped
+    return replace(
+        measure,
+        name=measure.name + ONCE,
+        recursive=False,
+        absolute_of=measure.absolute_of and measure.absolute_of + ONCE,
+        meaning=measure.meaning and f"{measure.meaning} Explained once, and not again at each step.",
+        on_request=True,
+        stepped=stepped and (lambda steps: explained_once(stepped(steps))),
+    )
 
 
 def of_function(explain: Explain) -> ImportanceMeasure:

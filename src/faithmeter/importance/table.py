@@ -1,10 +1,13 @@
-"""The table of importance measures. To add one, write a function of (classifier, batch, targets, seed) and its row."""
+"""The table of importance measures. To add one, write a function of (classifier, batch, targets, seed) and its row.
+
+Each recursive measure also exists as `NAME-once`: explained once, for the unmasked text, as explanations from elsewhere
+are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from faithmeter.errors import InputError, nearest
@@ -33,7 +36,14 @@ from faithmeter.importance.gradient import (
     integrated_gradient,
     integrated_gradient_at,
 )
-from faithmeter.importance.measure import ImportanceMeasure, absolute, absolute_at, of_function, of_units
+from faithmeter.importance.measure import (
+    ImportanceMeasure,
+    absolute,
+    absolute_at,
+    explained_once,
+    of_function,
+    of_units,
+)
 from faithmeter.importance.occlusion import PASSES, leave_one_out, leave_one_out_sampled
 from faithmeter.importance.search import evaluations, search
 from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
@@ -271,7 +281,26 @@ _TABLE = (
     integrated("ig-mask-signed", signed=True, baseline="mask", on_request=True),
     integrated("ig-mask-abs", signed=False, baseline="mask", on_request=True),
 )
-IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = MappingProxyType({row.name: row for row in _TABLE})
+
+
+class _Measures(Mapping[str, ImportanceMeasure]):
+    """The rows of the table by name; `NAME-once`, of each that is recursive, is found too, and not listed."""
+
+    def __init__(self, table: Sequence[ImportanceMeasure]) -> None:
+        self._rows = {row.name: row for row in table}
+        self._once = {once.name: once for once in (explained_once(row) for row in table if row.recursive)}
+
+    def __getitem__(self, name: str) -> ImportanceMeasure:
+        return self._rows[name] if name in self._rows else self._once[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+IMPORTANCE_MEASURES: Mapping[str, ImportanceMeasure] = _Measures(_TABLE)
 ON_REQUEST = tuple(row.name for row in _TABLE if row.on_request)
 EXPENSIVE = tuple(row.name for row in _TABLE if row.expensive)
 ORDER_ONLY = tuple(row.name for row in _TABLE if row.order_only)

@@ -177,6 +177,10 @@ class Judge:
     scored_by_size: bool = False
     curves: bool = False
 
+    def can_judge(self, measure: ImportanceMeasure) -> bool:
+        """Whether it can judge a measure; one whose explanations are given has none of other texts or models."""
+        return self.fits(measure) and (self.shares_explanations or not measure.given)
+
 
 def few_passes(measure: ImportanceMeasure) -> bool:
     """Whether a measure explains by a few passes: what takes hundreds would take hours on several models.

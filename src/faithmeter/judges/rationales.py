@@ -23,39 +23,52 @@ import datasets
 import numpy as np
 from torch import Tensor
 
-from faithmeter.data.batch import TEXT, Batch, Encoded
+from faithmeter.data.batch import CONTEXT, TEXT, Batch, Encoded
 from faithmeter.data.tables import Row, read_rows
 from faithmeter.data.tasks import Task
 from faithmeter.errors import InputError
 from faithmeter.masking import Mask
 from faithmeter.models.classifier import Classifier
 
+PAIR = ("_premise", "_hypothesis")  # what the names of ERASER's documents of e-SNLI end in
 FORMS = ("flags", "words", "spans", "annotators")
 Spans = Sequence[tuple[int, int]]  # [start, end) characters of one text
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The columns that hold rationales, one for each annotator, and their form; None: as the cells look."""
+    """The columns that hold rationales, one for each annotator, and their form; None: as the cells look.
+
+    `context_columns` hold those of the second text of a pair, which count where both texts are masked.
+    """
 
     columns: tuple[str, ...]
     form: str | None = None
+    context_columns: tuple[str, ...] = ()
 
 
 TASK_MARKS: Mapping[str, Marks] = MappingProxyType(
     {
         "eraser-movies": Marks(("rationales",), "spans"),
         "hatexplain": Marks(("rationales",), "annotators"),
-        # of the premise, which is the text here; nothing is marked in it where the label is neutral
-        "esnli": Marks(tuple(f"Sentence1_Highlighted_{annotator}" for annotator in (1, 2, 3)), "words"),
+        # of the premise, which is the text here, nothing is marked where the label is neutral
+        "esnli": Marks(
+            tuple(f"Sentence1_Highlighted_{annotator}" for annotator in (1, 2, 3)),
+            "words",
+            tuple(f"Sentence2_Highlighted_{annotator}" for annotator in (1, 2, 3)),
+        ),
     }
 )
 
 
 def marks_of(task: Task, column: str | None = None) -> Marks:
-    """Return where a task's rationales are: in the column named, or where this task is known to have them."""
+    """Return where a task's rationales are: in the column named, or where this task is known to have them.
+
+    Two columns, with a comma, are those of the text and of its context.
+    """
     if column is not None:
-        return Marks((column,))
+        first, *second = column.split(",")
+        return Marks((first,), context_columns=tuple(second))
     if task.name not in TASK_MARKS:
         raise InputError(
             f"{task.name} has no known human rationales ({', '.join(TASK_MARKS)} have): "
@@ -64,14 +77,18 @@ def marks_of(task: Task, column: str | None = None) -> Marks:
     return TASK_MARKS[task.name]
 
 
-def rationales_of(split: datasets.Dataset, marks: Marks) -> list[Spans]:
-    """Return the characters of each text that are in its rationale; a word counts if most annotators marked it."""
-    words = [[match.span() for match in re.finditer(r"\S+", text)] for text in split["text"]]
+def rationales_of(split: datasets.Dataset, marks: Marks, part: str = "text") -> list[Spans]:
+    """Return the characters of each text that are in its rationale; a word counts if most annotators marked it.
+
+    `part` is `text` or `context`.
+    """
+    columns = marks.columns if part == "text" else marks.context_columns
+    words = [[match.span() for match in re.finditer(r"\S+", text)] for text in split[part]]
     votes = np.zeros((len(words), max(map(len, words), default=0)), dtype=np.int64)
     voters = np.zeros(len(words), dtype=np.int64)
-    found = [column for column in marks.columns if column in split.column_names]
+    found = [column for column in columns if column in split.column_names]
     if not found:
-        raise InputError(f"There is no column {marks.columns[0]!r} with rationales; name it with --rationales COLUMN.")
+        raise InputError(f"There is no column {columns[0]!r} with rationales; name it with --rationales COLUMN.")
     for column in found:
         cells = [_parsed(cell) for cell in split[column]]
         form = marks.form or _form([cell for cell in cells if cell is not None], column)
@@ -81,7 +98,7 @@ def rationales_of(split: datasets.Dataset, marks: Marks) -> list[Spans]:
             ):
                 votes[row, list(marked)] += 1
                 voters[row] += 1
-    if not votes.any():
+    if not votes.any() and not marks.context_columns:  # or it may all be in the other text
         raise InputError(f"No word of any text is marked in {', '.join(found)}: is that the column of the rationales?")
     return [
         [span for span, count in zip(spans, votes[row], strict=False) if 2 * count > voters[row]]
@@ -90,23 +107,30 @@ def rationales_of(split: datasets.Dataset, marks: Marks) -> list[Spans]:
 
 
 def rationale_tokens(
-    classifier: Classifier, texts: Sequence[str], contexts: Sequence[str] | None, rationales: Sequence[Spans]
+    classifier: Classifier,
+    texts: Sequence[str],
+    contexts: Sequence[str] | None,
+    rationales: Sequence[Spans],
+    of_contexts: Sequence[Spans] | None = None,
 ) -> Mask:
     """Return which tokens of the texts overlap a span of their rationale, flat, as `classifier.encode` lays them out.
 
-    Tokens of the context, special tokens, and what was cut off a text that is too long are in no rationale.
+    Special tokens, what was cut off a text that is too long, and tokens of the context are in no rationale, but for
+    those that overlap a span `of_contexts`.
     """
+    beside = [[]] * len(texts) if of_contexts is None else of_contexts
     found: list[Mask] = []
     for start in range(0, len(texts), 1000):  # as `encode` does: encodings are large
         pairs = None if contexts is None else contexts[start : start + 1000]
         encodings = classifier.encodings(texts[start : start + 1000], pairs)
-        for encoding, spans in zip(encodings, rationales[start : start + 1000], strict=True):
-            of_text = np.array([sequence == TEXT for sequence in encoding.sequence_ids], dtype=np.bool_)
+        for row, encoding in enumerate(encodings, start=start):
             tokens = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
             overlaps = np.zeros(len(tokens), dtype=np.bool_)
-            for begin, end in spans:
-                overlaps |= np.maximum(tokens[:, 0], begin) < np.minimum(tokens[:, 1], end)
-            found.append(of_text & overlaps)
+            for part, spans in ((TEXT, rationales[row]), (CONTEXT, beside[row])):
+                own = np.array([sequence == part for sequence in encoding.sequence_ids], dtype=np.bool_)
+                for begin, end in spans:
+                    overlaps |= own & (np.maximum(tokens[:, 0], begin) < np.minimum(tokens[:, 1], end))
+            found.append(overlaps)
     return np.concatenate(found) if found else np.zeros(0, dtype=np.bool_)
 
 
@@ -119,6 +143,8 @@ def eraser_rows(file: Path, docs: Path | None = None) -> list[Row]:
     """Read a file of ERASER as it is published: `evidences` in a jsonl, and the documents in the folder `docs` beside.
 
     The rows have the columns `id`, `text`, `query`, `label` and `rationales`, and can be stored as a file of one's own.
+    A row of two documents, as of e-SNLI, is a pair: the premise is the text, the hypothesis is its `context`, and the
+    evidence in that is in `context_rationales`.
     """
     folder = docs or file.parent / "docs"
     return [_eraser_row(row, folder, f"{file}, row {number}") for number, row in enumerate(read_rows(file), start=1)]
@@ -126,22 +152,29 @@ def eraser_rows(file: Path, docs: Path | None = None) -> list[Row]:
 
 def _eraser_row(row: Row, folder: Path, where: str) -> Row:
     evidences = [evidence for group in row["evidences"] for evidence in group]
-    names = {evidence["docid"] for evidence in evidences} or set(row.get("docids") or [row["annotation_id"]])
-    if len(names) != 1:
-        raise InputError(f"{where}: its evidence is in {len(names)} documents; a text must be a single one.")
-    path = folder / names.pop()
-    if not path.is_file():
-        raise InputError(
-            f"{where}: there is no document {path}. ERASER's documents are expected in a folder `docs` next to it."
-        )
-    spans = sorted([evidence["start_token"], evidence["end_token"]] for evidence in evidences)
-    return {
-        "id": row["annotation_id"],
-        "text": " ".join(path.read_text(encoding="utf-8").split()),  # tokens are counted as spaces part them
-        "query": row.get("query") or "",
-        "label": row["classification"],
-        "rationales": spans,
-    }
+    names = _documents(row, {evidence["docid"] for evidence in evidences}, folder)
+    if len(names) > 2:
+        raise InputError(f"{where}: its evidence is in {len(names)} documents; a text must be one, or a pair of two.")
+    found: Row = {"id": row["annotation_id"], "query": row.get("query") or "", "label": row["classification"]}
+    for name, text, marks in zip(names, ("text", "context"), ("rationales", "context_rationales"), strict=False):
+        path = folder / name
+        if not path.is_file():
+            raise InputError(
+                f"{where}: there is no document {path}. ERASER's documents are expected in a folder `docs` next to it."
+            )
+        found[text] = " ".join(path.read_text(encoding="utf-8").split())  # tokens are counted as spaces part them
+        found[marks] = sorted([one["start_token"], one["end_token"]] for one in evidences if one["docid"] == name)
+    return found
+
+
+def _documents(row: Row, evidence: set[str], folder: Path) -> list[str]:
+    """Return the documents of a row, the premise of a pair first; evidence may be in one of them only."""
+    names = sorted(evidence | set(row.get("docids") or ()))
+    known = [f"{row['annotation_id']}{part}" for part in PAIR]
+    if not names or set(names) <= set(known):
+        there = [name for name in known if (folder / name).is_file()]
+        names = there or names or [row["annotation_id"]]
+    return sorted(names, key=lambda name: name.endswith(PAIR[1]))
 
 
 # ---------------------------------------------------------------------------------------------------- cells

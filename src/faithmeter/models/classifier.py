@@ -97,6 +97,7 @@ class Classifier:
         )
         # the cache of decoders is not needed here
         self.settings = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+        self.both_texts = False  # whether the context of a pair is maskable like the text, as data may ask
         self.pads = True  # so that it can be tested whether it may
         self.pads = not padding_matters(
             model, self.tokenizer, self.encode, lambda batch: self.logits(batch.to(self.device))
@@ -170,6 +171,7 @@ class Classifier:
             labels=np.asarray(labels if labels is not None else np.zeros(len(ids)), dtype=np.int64),
             pad_token_id=self.pad_token_id,
             truncated=truncated,
+            both_texts=self.both_texts and contexts is not None,
         )
 
     def logits(self, batch: Batch, *, model: torch.nn.Module | None = None) -> Tensor:

@@ -166,6 +166,7 @@ def _ranking(subject: Subject, prefix: str, best: str | None) -> Section:
             f"Intervals are 95 %, over {each}. Out-of-distribution is the largest share of such texts at "
             "any step; the p-value covers all steps.",
             *_told_apart(rows, best),
+            *sentences.explained_once(rows),
         ],
         [ranked_table(rows, prefix)],
         [

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from faithmeter.importance.measure import ONCE
 from faithmeter.importance.table import IMPORTANCE_MEASURES, ORDER_ONLY, is_signed
 from faithmeter.reports.parts import Drawn
 from faithmeter.runs.results import Rows, find, measures, rows_of
@@ -36,8 +37,10 @@ def look(name: str) -> dict[str, Any]:
     if name == "random":
         return {"color": RANDOM, "linestyle": "-"}
     known = [known for known in IMPORTANCE_MEASURES if known != "random"]
-    number = known.index(name) if name in known else sum(map(ord, name))
-    return {"color": PALETTE[number % len(PALETTE)], "linestyle": DASHES[number // len(PALETTE) % len(DASHES)]}
+    base = name.removesuffix(ONCE)  # which has the colour of the measure, dotted
+    number = known.index(base) if base in known else sum(map(ord, name))
+    dash = DASHES[number // len(PALETTE) % len(DASHES)] if base == name else ":"
+    return {"color": PALETTE[number % len(PALETTE)], "linestyle": dash}
 
 
 def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:

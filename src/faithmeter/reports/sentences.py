@@ -16,6 +16,7 @@ from faithmeter.reports.evidence import (
     worst_step,
 )
 from faithmeter.runs.results import (
+    EXPLAINED_ONCE,
     MASKED,
     TRANSFER,
     Row,
@@ -141,6 +142,27 @@ def alike(rows: Rows) -> list[str]:
         apart = surely_ahead(rows)
         return [name for name in others if (best, name) not in apart]
     return [name for name in others if not ahead_for_sure(behind(rows, best, name))]  # a run of an earlier version
+
+
+def explained_once(rows: Rows) -> list[str]:
+    """Return which measures are explained once, and where those from elsewhere stand among them; of most runs nothing.
+
+    An explanation from elsewhere is of the unmasked text, so only what is explained once is like it.
+    """
+    once = [row for row in rows_of(rows, EXPLAINED_ONCE) if row["value"] == 1]
+    if not once:
+        return []
+    listed = [f"{row['measure']} (from {row['detail']})" if row.get("detail") else row["measure"] for row in once]
+    said = [
+        f"Explained once, for the unmasked text: {', '.join(listed)}. The others are explained again at each step, "
+        "which explanations from elsewhere cannot be: compare those with what is explained once."
+    ]
+    best = most_faithful(rows, [row["measure"] for row in once])
+    if best is not None and len(once) > 1:
+        given = [row["measure"] for row in once if row.get("detail") and row["measure"] != best]
+        lag = "".join(f"; {name} lies {number(behind(rows, best, name), 3)} behind it in ACU" for name in given)
+        said.append(f"Of those explained once, {best} is the most faithful{lag}.")
+    return said
 
 
 def equals(rows: Rows) -> list[str]:

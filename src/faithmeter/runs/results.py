@@ -84,6 +84,8 @@ MASKED, PLAIN, CLAIMED, UNKNOWN = "masked", "plain", "claimed", "unknown"
 ALL_MASKED_P, ALL_MASKED_LOSS = BEHAVIOUR = ("all_masked_p_value", "all_masked_excess_loss")
 PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
 
+EXPLAINED_ONCE = "explained_once"
+
 _JUDGED = Kind("what a judge says", Pooling.STUDENT)
 _RETRAINED = {
     "performance": Kind("performance after retraining", Pooling.BOOTSTRAP, more_is_better=False),
@@ -131,6 +133,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "p-value against random masking of the same ratio", Pooling.SMALLEST_P, SHARE, True
         ),
         "walk_p_value": Kind("that a measure's masked texts are unlike any by chance", Pooling.SMALLEST_P, SHARE, True),
+        # only where some could be and are not, or are from elsewhere: then the detail is their file
+        EXPLAINED_ONCE: Kind("whether a measure is not explained again on masked texts", Pooling.SMALLEST, SHARE),
         "sparsity": Kind("share of all importance in the top tokens", Pooling.MEAN, SHARE),
         AGREEMENT: Kind("rank correlation of two judges", Pooling.STUDENT, SIGNED),
         ATTACK: Kind("what attacks on texts came to", Pooling.STUDENT),

@@ -11,6 +11,7 @@ RUN/measurements/     every masked prediction, one file per batch
 RUN/observations.parquet  the faithfulness of each explanation
 RUN/attacks.parquet   attacked test texts, one per line
 RUN/audit/            results of other judges per explanation, one folder per judge
+RUN/texts/            data that was in memory
 RUN/select/           explanations of every text, and predictions of models that read only rationales
 """
 
@@ -40,7 +41,19 @@ from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.models.classifier import load_classifier
 from faithmeter.runs.directory import FORMAT, is_roar, require_run, settings_of
-from faithmeter.runs.results import CLAIMED, MASKED, PLAIN, TRAINED_ON_MASKS, UNKNOWN, Result, accepted, most_faithful
+from faithmeter.runs.results import (
+    CLAIMED,
+    MASKED,
+    PLAIN,
+    TRAINED_ON_MASKS,
+    UNKNOWN,
+    Result,
+    accepted,
+    find,
+    measures,
+    most_faithful,
+    rejected,
+)
 from faithmeter.training.config import TrainingConfig
 from faithmeter.training.strategy import STRATEGIES
 
@@ -70,7 +83,8 @@ class RunConfig:
     """The settings of a run, and the properties of its data.
 
     `training` is None for a model that came trained; `masked_before` then says whether on masked text too, and
-    `reference` names the run whose domain it was trained on, where these texts are of another.
+    `reference` names the run whose domain it was trained on, where these texts are of another. `objects` is a hash of
+    the objects in memory that it was made of, and None of any other.
     """
 
     data: DataSpec
@@ -83,6 +97,7 @@ class RunConfig:
     masked_before: bool = False
     vectors: str | None = None
     reference: str | None = None
+    objects: str | None = None
 
     @property
     def subject(self) -> str:
@@ -270,6 +285,7 @@ class Run:
             ),
         )
         classifier = load_classifier(str(self.model_folder), config.labels, max_length=config.max_length)
+        classifier.both_texts = config.data.both_texts
         classifier.model.to(chosen_device())
         return classifier
 
@@ -326,6 +342,20 @@ class Run:
 
         return pandas.DataFrame(self.results)
 
+    def ranking(self) -> pandas.DataFrame:
+        """Return the importance measures, the one to use first and then by ACU, as a table of pandas."""
+        import pandas
+
+        rows = self.results
+        found = []
+        for name in measures(rows):
+            line: dict[str, object] = {"measure": name}
+            for kind in ("acu", "racu"):
+                row = find(rows, kind, name)
+                line |= {kind: row["value"], f"{kind}_low": row["low"], f"{kind}_high": row["high"]}
+            found.append({**line, "rejected": rejected(rows, name)})
+        return pandas.DataFrame(found)
+
     @property
     def measure_to_use(self) -> str:
         """The most faithful measure that has a name here and was not rejected; of rejected ones only if all are."""
@@ -338,6 +368,22 @@ class Run:
         replaced = set(kinds)
         kept = [row for row in self._stored_results if row["kind"] not in replaced]
         write_jsonl(self.path / "results.jsonl", [*kept, *(result.as_row() for result in results)])
+
+
+# A run or its directory; and, where a study is called as `faithmeter.STUDY`, objects in memory, of which
+# `studies.in_memory` makes one: (model, tokenizer, data) or (pipeline, data).
+RunLike = str | Path | Run | tuple[Any, ...]
+
+
+def opened(run: RunLike) -> Run:
+    """Return the run that a study was given."""
+    if isinstance(run, Run):
+        return run
+    if isinstance(run, str | Path):
+        return Run(run)
+    raise InputError(
+        f"{type(run).__name__} is no run: give a run or its directory, (model, tokenizer, data), or (pipeline, data)."
+    )
 
 
 def chosen_device() -> torch.device:

@@ -1,13 +1,18 @@
-"""Test texts as a study reads them: tokenised, cut into units, and what is odd about them told."""
+"""Test texts as a study reads them: tokenised, cut into units, explained elsewhere; and what is odd about them told."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import datasets
 import numpy as np
 
 from faithmeter.data.batch import Encoded, Ints
 from faithmeter.data.units import with_units
+from faithmeter.errors import InputError
+from faithmeter.importance.elsewhere import read_scores
+from faithmeter.importance.measure import ImportanceMeasure
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Reporter
 
@@ -44,3 +49,28 @@ def in_units(encoded: Encoded, classifier: Classifier, split: datasets.Dataset, 
     """Return a split, as it was encoded, with the units that are masked as a whole."""
     contexts = split["context"] if "context" in split.column_names else None
     return with_units(encoded, classifier, split["text"], contexts, by=by, chunk=chunk)
+
+
+def given_measures(
+    files: Sequence[str | Path],
+    classifier: Classifier,
+    split: datasets.Dataset,
+    encoded: Encoded,
+    rows: Ints | None,
+    reporter: Reporter,
+) -> list[ImportanceMeasure]:
+    """Return explanations from elsewhere, a file each, as measures; refuse what does not explain these rows."""
+    contexts = split["context"] if "context" in split.column_names else None
+    found = []
+    for file in files:
+        given = read_scores(file, classifier, split["text"], contexts, encoded)
+        if given.name in IMPORTANCE_MEASURES:
+            raise InputError(f"{file}: {given.name} is the name of a measure here. Rename the file.")
+        if rows is not None:
+            given.require(rows)
+        if given.unplaced:
+            reporter.note(
+                f"{given.unplaced} spans of {file} lie on no token that can be masked (spaces, or what was cut off)."
+            )
+        found.append(given.as_measure())
+    return found

@@ -61,6 +61,7 @@ def adopt(
         )
     splits = _with_classes(load_splits(data), classes)
     classifier = load_classifier(model, splits.labels, max_length=max_length)
+    classifier.both_texts = data.both_texts
     config = RunConfig(
         data=data,
         model=model,

@@ -34,10 +34,10 @@ from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.performance import performance
 from faithmeter.progress import Reporter, Silent
-from faithmeter.runs.run import Run
+from faithmeter.runs.run import Run, RunLike, opened
 from faithmeter.runs.settings import of_model, require_same
 from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
-from faithmeter.runs.texts import encode
+from faithmeter.runs.texts import encode, given_measures
 from faithmeter.runs.timing import WORTH_SAYING, duration, seconds_per_token
 from faithmeter.studies.judgement_rows import (
     KNOWN_TOKEN,
@@ -61,6 +61,7 @@ class AuditOptions:
     `rows` is the number of test texts, drawn at random; by default each judge has its own. `place` is where the known
     token goes; `rationales` the column with human rationales; `adversary_steps` the steps of attacks on explanations;
     `attacks` and `budget` set the attacks on texts; `other` is another run of the same training with another seed.
+    `scores` are files with explanations from elsewhere, for judges that ask for none of another text or model.
     """
 
     judges: tuple[str, ...] | None = None
@@ -73,6 +74,7 @@ class AuditOptions:
     attacks: tuple[str, ...] = DEFAULT_KINDS
     budget: float = BUDGET
     other: str | Path | None = None
+    scores: tuple[str | Path, ...] = ()
 
     def __post_init__(self) -> None:
         check_settings(self.attacks, self.budget)
@@ -83,9 +85,9 @@ class AuditOptions:
             raise InputError(f"There is no place {self.place!r}: choose {' or '.join(PLACES)}.")
 
 
-def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Reporter | None = None) -> Run:
+def audit(path: RunLike, options: AuditOptions | None = None, *, reporter: Reporter | None = None) -> Run:
     """Judge importance measures on a run's test texts by several judges, and store their numbers as result rows."""
-    run, options, reporter = Run(path), options or AuditOptions(), reporter or Silent()
+    run, options, reporter = opened(path), options or AuditOptions(), reporter or Silent()
     classifier = run.classifier()
     measures = [IMPORTANCE_MEASURES["random"], *_measures(options, classifier)]
     judges = _judges(run, options)
@@ -100,6 +102,9 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
             judge.name: _CHECKED[judge.needs](run, options, plain) if judge.needs in _CHECKED else plain
             for judge in judges
         }
+        if options.scores:
+            given = _given(run, options, classifier, [(judge, benches[judge.name]) for judge in judges], reporter)
+            measures = [measures[0], *distinct([*measures[1:], *given], classifier)]
         settings = {judge.name: _same_settings(run, judge, options, benches[judge.name]) for judge in judges}
         for judge in judges:
             folder, bench = run.judgements / judge.name, benches[judge.name]
@@ -107,7 +112,7 @@ def audit(path: str | Path, options: AuditOptions | None = None, *, reporter: Re
             write_json(folder / "settings.json", settings[judge.name])
             if judge.needs in _MADE:
                 bench = _MADE[judge.needs](run, options, judge, bench, reporter)
-            _judge_all(run, judge, bench, [one for one in measures if judge.fits(one)], options, reporter)
+            _judge_all(run, judge, bench, [one for one in measures if judge.can_judge(one)], options, reporter)
             store_judgements(run, judge)
         store_agreement(run)
     return run
@@ -127,6 +132,20 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
         if not re.fullmatch(r"[\w-]+", one.name) or one.name in ("model", "checkpoints"):
             raise InputError(f"{one.name!r} cannot be the name of a measure here: use letters, digits, - and _.")
     return found
+
+
+def _given(
+    run: Run, options: AuditOptions, classifier: Classifier, benches: Sequence[tuple[Judge, Bench]], reporter: Reporter
+) -> list[ImportanceMeasure]:
+    """Return explanations from elsewhere as measures, for the texts of all judges that can judge them."""
+    able = [(judge, bench) for judge, bench in benches if judge.shares_explanations]
+    if not able:
+        raise InputError(
+            "None of these judges can judge explanations from elsewhere, because they ask for explanations of other "
+            f"texts or models: {', '.join(name for name, judge in JUDGES.items() if judge.shares_explanations)} can."
+        )
+    rows = np.unique(np.concatenate([_rows(bench, options.rows or judge.rows, options.seed) for judge, bench in able]))
+    return given_measures(options.scores, classifier, run.data().test, able[0][1].test, rows, reporter)
 
 
 def _judges(run: Run, options: AuditOptions) -> list[Judge]:
@@ -153,9 +172,11 @@ def _with_rationales(run: Run, options: AuditOptions, plain: Bench) -> Bench:
     """Return the run's model and texts, with the tokens that people marked."""
     config = run.config
     marks = marks_of(config.data.resolved(), options.rationales)
-    test = load_splits(config.data, keep=marks.columns, labels_known=True).test
+    second = marks.context_columns if config.data.both_texts else ()
+    test = load_splits(config.data, keep=(*marks.columns, *second), labels_known=True).test
     contexts = list(test["context"]) if "context" in test.column_names else None
-    truth = rationale_tokens(plain.classifier, list(test["text"]), contexts, rationales_of(test, marks))
+    beside = rationales_of(test, marks, "context") if second else None
+    truth = rationale_tokens(plain.classifier, list(test["text"]), contexts, rationales_of(test, marks), beside)
     return dataclasses.replace(plain, truth=truth)
 
 
@@ -245,6 +266,7 @@ def _with_known_token(run: Run, options: AuditOptions, judge: Judge, _: Bench, r
     if not is_done(folder / "model", reporter.warn):
         _learn_known_token(run, splits, folder, reporter)
     classifier = load_classifier(str(folder / "model"), splits.labels, max_length=config.max_length)
+    classifier.both_texts = config.data.both_texts
     test = encode(classifier, splits.test, "test", reporter)
     return Bench(classifier, test, None, options.seed, truth_of(classifier, splits.test))
 

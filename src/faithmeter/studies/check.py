@@ -32,7 +32,7 @@ from faithmeter.runs.results import (
     UNMASKED,
     Result,
 )
-from faithmeter.runs.run import Run
+from faithmeter.runs.run import Run, RunLike, opened
 from faithmeter.runs.texts import encode
 from faithmeter.training.strategy import masked_copy
 
@@ -43,7 +43,7 @@ KINDS = (*PER_RATIO, *CHECKED_TEXTS, *UNMASKED, *POWER, *BEHAVIOUR)
 
 
 def check(
-    path: str | Path,
+    path: RunLike,
     *,
     form: str = "calibrated",
     rows: int = ROWS,
@@ -57,7 +57,7 @@ def check(
     """
     if form not in FORMS:
         raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")
-    run = Run(path)
+    run = opened(path)
     with only_one(run.path):
         return _check(run, form, rows, other, reporter or Silent())
 

@@ -15,13 +15,13 @@ from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import sentences
 from faithmeter.runs.directory import require_pairs
 from faithmeter.runs.results import Rows, find, most_faithful, rows_of
-from faithmeter.runs.run import Run
+from faithmeter.runs.run import Run, RunLike, opened
 
 EXPENSIVE_TOKENS = 200_000  # from this many through the model on, the cost of a test is worth a word
 
 
 def explain(
-    path: str | Path,
+    path: RunLike,
     texts: Texts,
     contexts: Texts | None = None,
     options: ExplainOptions | None = None,
@@ -38,7 +38,7 @@ def explain(
     If the run's verdict advises against these explanations, the reporter warns first, and `doubt` of each explanation
     says so; `cut` says if a text was truncated.
     """
-    run, reporter = Run(path), reporter or Silent()
+    run, reporter = opened(path), reporter or Silent()
     if measure is not None and budget is not None:
         raise InputError("A budget chooses the measure: give a budget or a measure, not both.")
     chosen = as_measure(measure or run.measure_to_use)
@@ -50,7 +50,7 @@ def explain(
     if budget is not None:
         by, chunk = options.units
         encoded = with_units(classifier.encode(texts, contexts), classifier, texts, contexts, by=by, chunk=chunk)
-        name, why = within_budget(run.results, encoded, budget, path, options.random_runs + options.orders)
+        name, why = within_budget(run.results, encoded, budget, run.path, options.random_runs + options.orders)
         reporter.note(why)
         chosen = IMPORTANCE_MEASURES[name]
     doubt = sentences.doubt(run.results, chosen.name)

@@ -15,6 +15,7 @@ import torch
 
 from faithmeter.data.batch import Encoded, Ints
 from faithmeter.files import write_bytes
+from faithmeter.importance.measure import ONCE
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.in_distribution.p_values import smallest_of
@@ -33,6 +34,7 @@ from faithmeter.measuring.curves import (
 from faithmeter.runs.repetitions import require_repetitions
 from faithmeter.runs.results import (
     AGREEMENT,
+    EXPLAINED_ONCE,
     Pooling,
     Result,
     Row,
@@ -51,8 +53,8 @@ from faithmeter.statistics.intervals import Interval
 
 KINDS = (
     "acu", "acu_behind_best", "acu_cross_fitted", "acu_difference", "baseline_share", "best_set", "draws_needed",
-    "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical", "share_out_of_distribution",
-    "sparsity", "token_passes", "walk_p_value", "walk_random_p_value",
+    EXPLAINED_ONCE, "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
+    "share_out_of_distribution", "sparsity", "token_passes", "walk_p_value", "walk_random_p_value",
 )  # fmt: skip
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 BOOTSTRAPPED_TRAININGS = 5  # as many as in the papers; of fewer the bootstrap is far too narrow, and Student's holds
@@ -112,9 +114,23 @@ def store_faithfulness(
     results.append(Result(kind="random_spread", value=spread, metric=run.config.metric, n=len(gold), measure="random"))
     first = read_measurement(run, at_random[0]) if masf is not None else {}
     results += _curve_results(run, "random", gold, curves, groups[rows], _typical(first, test, groups, masf))
+    results += _explained_once(run, list(answers), len(rows))
     results += _comparisons(run, test, groups, answers, random, [result.as_row() for result in results], decided)
     run.store_results(KINDS, results)
     write_bytes(run.observations, observed.getvalue())
+
+
+def _explained_once(run: Run, names: Sequence[str], n: int) -> list[Result]:
+    """Return which measures are explained once, where explanations from elsewhere, or forms like them, are compared."""
+    files = run.measurement_settings["asked"].get("scores", {})
+    if not any(name in files or name.endswith(ONCE) for name in names):
+        return []
+    once = {name: name in files or not getattr(IMPORTANCE_MEASURES.get(name), "recursive", True) for name in names}
+    base = Result(kind=EXPLAINED_ONCE, value=0.0, metric="share", n=n)
+    return [
+        replace(base, value=float(once[name]), measure=name, detail=Path(files[name]).name if name in files else None)
+        for name in names
+    ]
 
 
 def _typical(table: Table, test: Encoded, groups: Ints, masf: MaSF | None) -> list[Verdict]:

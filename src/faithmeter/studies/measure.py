@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -25,7 +26,8 @@ from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, require_units
 from faithmeter.errors import InputError
 from faithmeter.files import is_done, only_one, sum_of
 from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
-from faithmeter.importance.measure import Explain, ImportanceMeasure, even_shares
+from faithmeter.importance.elsewhere import FAMILY, name_of
+from faithmeter.importance.measure import ONCE, Explain, ImportanceMeasure, even_shares
 from faithmeter.importance.table import IMPORTANCE_MEASURES, distinct
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.masking import STEPS, Purpose, random_stream
@@ -36,10 +38,10 @@ from faithmeter.reports.card import store_card
 from faithmeter.reports.evidence import conclusion, trusted
 from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.engines import cores, one_thread, work_through
-from faithmeter.runs.run import BEFORE, Run
+from faithmeter.runs.run import BEFORE, Run, RunLike, opened
 from faithmeter.runs.settings import differing, of_model, require_same
 from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
-from faithmeter.runs.texts import encode, in_units
+from faithmeter.runs.texts import encode, given_measures, in_units
 from faithmeter.runs.timing import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
 from faithmeter.studies.faithfulness_rows import measured_texts, store_faithfulness
 from faithmeter.studies.judgement_rows import store_agreement
@@ -60,6 +62,9 @@ class MeasureOptions:
     `by` is what is masked and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens.
     `until_certain` measures in rounds up to `rows` texts: a measure that surely is not the most faithful is dropped,
     and it ends once more texts would change nothing. Beam search on fewer texts takes no part in that.
+
+    `scores` are files with explanations from elsewhere (see `importance.elsewhere`), measured beside the others. They
+    are made once, so every recursive measure is then also measured explained once, as `NAME-once`.
     """
 
     measures: tuple[str | Explain | ImportanceMeasure, ...] | None = None
@@ -72,6 +77,7 @@ class MeasureOptions:
     by: str = TOKEN
     chunk: int = CHUNK
     until_certain: bool = False
+    scores: tuple[str | Path, ...] = ()
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -82,7 +88,7 @@ class MeasureOptions:
 
 
 def measure(
-    path: str | Path,
+    path: RunLike,
     options: MeasureOptions | None = None,
     *,
     workers: int | None = 1,
@@ -94,9 +100,10 @@ def measure(
     one per core, at most `MOST_WORKERS`, but only this process on a GPU or for little work. Results are the same up to
     the last digits, which depend on the number of threads. Processes write warnings to standard error. A script that
     uses them needs the usual `if __name__ == "__main__"`. A function of your own is always measured in this process.
-    So is everything if `until_certain`, because each round waits for what the one before has decided.
+    So is everything if `until_certain`, because each round waits for what the one before has decided. Objects in memory
+    are checked first.
     """
-    run, options, reporter = Run(path), options or MeasureOptions(), reporter or Silent()
+    run, options, reporter = opened(path), options or MeasureOptions(), reporter or Silent()
     with only_one(run.path):
         work = _begin(run, options, reporter)
         if options.until_certain and workers not in (None, 1):
@@ -150,6 +157,8 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
     test = in_units(
         encode(classifier, splits.test, "test", reporter), classifier, splits.test, options.by, options.chunk
     )
+    if options.scores:
+        measures = _with_scores(options, measures, classifier, splits.test, test, reporter)
     functions = run.measurement_settings.get("asked", {}).get("functions", ())
     if options.until_certain:
         measures = _with_earlier(run, measures)
@@ -167,6 +176,22 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
     if caution is not None:
         reporter.warn(caution)
     return _Work(run, options, classifier, test, masf, walks)
+
+
+def _with_scores(
+    options: MeasureOptions,
+    measures: Sequence[ImportanceMeasure],
+    classifier: Classifier,
+    split: datasets.Dataset,
+    test: Encoded,
+    reporter: Reporter,
+) -> list[ImportanceMeasure]:
+    """Return the measures, those that are recursive also explained once, and the explanations from elsewhere."""
+    names = [one.name for one in measures]
+    once = [IMPORTANCE_MEASURES[name + ONCE] for name in names if name + ONCE in IMPORTANCE_MEASURES]
+    given = given_measures(options.scores, classifier, split, test, _rows_of(FAMILY, options, test), reporter)
+    every = [*measures, *(one for one in once if one.name not in names), *given]
+    return distinct(every, classifier)
 
 
 def _measure(work: _Work, reporter: Reporter) -> Run:
@@ -553,5 +578,7 @@ def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence
         "functions": sorted(functions | {one.name for one in measures if not _known_by_name(one)}),
         "random_runs": max(before.get("random_runs", 0), options.random_runs),
         "without_check": options.without_check,
+        "scores": before.get("scores", {})
+        | {name_of(Path(file)): str(Path(file).resolve()) for file in options.scores},
     }
     run.store_measurement_settings({**settings, "asked": asked})

@@ -27,7 +27,7 @@ from faithmeter.runs.commands import as_command
 from faithmeter.runs.directory import is_roar
 from faithmeter.runs.repetitions import MEASURED_WITH, asked_of, but_the_seed, seed_of
 from faithmeter.runs.results import Rows, measures, most_faithful
-from faithmeter.runs.run import MEASURE_AGAIN, Run
+from faithmeter.runs.run import MEASURE_AGAIN, Run, RunLike, opened
 from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.judgement_rows import drift_points
 from faithmeter.studies.roar.experiment import RoarRun
@@ -41,7 +41,7 @@ NOT_ASKED = ("betas", "mask_context", "curriculum")  # settings of training with
 
 
 def report(
-    paths: Sequence[str | Path],
+    paths: RunLike | Sequence[str | Path | Run],
     out: str | Path = "report",
     *,
     formats: Sequence[str] = ("html",),
@@ -50,12 +50,15 @@ def report(
 ) -> list[Path]:
     """Write a report into the folder `out`, and return the files: on runs, on ROAR experiments, or on both.
 
-    Runs that differ only in the seed are pooled. An experiment is shown with the runs of the same task.
+    Runs that differ only in the seed are pooled. An experiment is shown with the runs of the same task. One run, its
+    path, or objects in memory need no list.
     """
     for name in formats:
         if name not in FORMATS:
             raise InputError(f"There is no format {name!r}.{nearest(name, FORMATS)} Choose from {', '.join(FORMATS)}.")
-    distinct = list({Path(path).resolve(): Path(path) for path in paths}.values())
+    named = [paths] if isinstance(paths, str | Path | Run) else paths
+    directories = [Path(one) if isinstance(one, str | Path) else opened(one).path for one in named]
+    distinct = list({path.resolve(): path for path in directories}.values())
     experiments = [RoarRun(path) for path in distinct if is_roar(path)]
     runs = [Run(path) for path in distinct if not is_roar(path)]
     unready = next((run for run in runs if not run.results), None)
@@ -151,7 +154,9 @@ def _about(run: Run) -> list[str]:
             f"Measured in rounds until it was certain which measures may be best, on {ended}. A measure that surely is "
             "not best has fewer texts, on which its own tests find less."
         )
-    if run.config.data.resolved().context is not None:
+    if run.config.data.both_texts:
+        said.append("Both texts of a pair are masked and explained.")
+    elif run.config.data.resolved().context is not None:
         said.append("The context of each text is shown to the model and never masked.")
     return said
 
@@ -316,8 +321,10 @@ def _measured(run: Run) -> list[str]:
         **{name: settings[name] for name in MEASURED_WITH if name not in units},
         "random_runs": asked["random_runs"],
         "without_check": asked["without_check"],
+        "scores": list(asked.get("scores", {}).values()) or None,
     }
-    own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in known]
+    named = (*known, *asked.get("scores", {}))
+    own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in named]
     return [as_command("measure", run.path, options=options), *own]
 
 

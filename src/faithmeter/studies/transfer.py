@@ -80,6 +80,12 @@ def _require_like_texts(home: DataSpec, data: DataSpec) -> None:
             if pairs
             else "The model was trained on single texts: this data has pairs, which it cannot read."
         )
+    if home.both_texts != data.both_texts:
+        raise InputError(
+            "The model was trained to have both texts of a pair masked: pass --both-texts."
+            if home.both_texts
+            else "The model was not trained to have its context masked: leave out --both-texts."
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- classes

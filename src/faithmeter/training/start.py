@@ -50,6 +50,12 @@ def fresh_classifier(
     model: str, splits: Splits, *, seed: int, max_length: int, vectors: str | None = None
 ) -> Classifier:
     """Return the model before training; `seed` initialises the weights that it lacks."""
+    classifier = _fresh(model, splits, seed, max_length, vectors)
+    classifier.both_texts = splits.task.both_texts
+    return classifier
+
+
+def _fresh(model: str, splits: Splits, seed: int, max_length: int, vectors: str | None) -> Classifier:
     if vectors is not None and model != BILSTM:
         raise InputError(f"Word vectors are only for the model {BILSTM!r}, which has word embeddings; not for {model}.")
     if model not in FROM_SCRATCH:

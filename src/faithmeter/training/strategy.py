@@ -53,7 +53,7 @@ def mask_for_training(
     for index in np.flatnonzero(masked_positions(strategy, positions)):
         row = int(rows[index])
         sequence = encoded.sequence[encoded.offsets[row] : encoded.offsets[row + 1]]
-        candidates = sequence >= TEXT if mask_context else sequence == TEXT
+        candidates = sequence >= TEXT if mask_context or encoded.both_texts else sequence == TEXT
         random = random_stream(seed, Purpose.TRAIN_MASKS, epoch, int(positions[index]), row)
         masked[index, : len(sequence)] = torch.from_numpy(random_ratio_mask(candidates, random))
     return batch.with_masked(masked)

@@ -370,7 +370,10 @@ def _train_and_test(run: RoarRun, node: Node, splits: Tokenised, folder: Path) -
 
 
 def _load(run: RoarRun, node: Node) -> Classifier:
-    return load_classifier(str(run.folder(node) / "model"), run.config.labels, max_length=run.config.max_length)
+    config = run.config
+    classifier = load_classifier(str(run.folder(node) / "model"), config.labels, max_length=config.max_length)
+    classifier.both_texts = config.data.both_texts
+    return classifier
 
 
 def estimated_seconds(classifier: Classifier, splits: Tokenised, left: Sequence[Node], config: RoarConfig) -> float:
