@@ -154,7 +154,7 @@ def test_an_adapter_that_peft_stored_loads_without_config_and_tokenizer(adapter,
             file.unlink()
     found = load_classifier(str(adapter), ("LABEL_0", "LABEL_1", "LABEL_2"))
     torch.testing.assert_close(answers(found), expected, rtol=0, atol=1e-6)
-    with pytest.raises(InputError, match="classes of .* are"):
+    with pytest.raises(InputError, match=r"classes of .* are"):
         load_classifier(str(adapter), ("LABEL_0", "LABEL_1"))
 
 
@@ -184,8 +184,7 @@ def test_a_base_that_is_not_here_is_refused_in_one_sentence(adapter, base):
     with pytest.raises(InputError, match=r"is an adapter, and its base is not here: .*base\. Put the base model"):
         load_classifier(str(adapter), LABELS)
     change(adapter, base_model_name_or_path="nobody/nothing")
-    with pytest.raises(InputError, match="its base cannot be loaded. There is no model 'nobody/nothing'"):
-        (adapter / "config.json").unlink()
+    with pytest.raises(InputError, match=r"its base cannot be loaded\. There is no model 'nobody/nothing'"):
         load_classifier(str(adapter), LABELS)
 
 
@@ -215,7 +214,7 @@ def test_an_adapter_that_lacks_a_weight_is_refused(adapter, lost):
     wrong = next(name for name in tensors if lost in name)
     del tensors[wrong]
     save_file(tensors, adapter / "adapter_model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match="does not fit its base: .* is missing"):
+    with pytest.raises(InputError, match=r"does not fit its base: .* is missing"):
         load_classifier(str(adapter), LABELS)
 
 

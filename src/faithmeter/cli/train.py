@@ -25,7 +25,8 @@ def train(
         str,
         Option(
             help="A hub name, a model folder, `minilm` (a package), a name of `faithmeter fetch`, or from scratch: "
-            f"`bilstm`; {', '.join(SIZES)} (encoders); and the same sizes as {', '.join(f'{family}-{SIZES[0]}' for family in FAMILIES[1:])} ..."
+            f"`bilstm`; {', '.join(SIZES)} (encoders); and the same sizes as "
+            f"{', '.join(f'{family}-{SIZES[0]}' for family in FAMILIES[1:])} ..."
         ),
     ] = "small",
     vectors: Annotated[
