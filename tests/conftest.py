@@ -310,6 +310,7 @@ ARCHITECTURES = {
 
 # the other shapes that README names, and then those whose answers padding changes
 MORE_ARCHITECTURES = {
+    "mpnet": (transformers.MPNetConfig, {**_SHAPE, "max_position_embeddings": 130}, "byte-bpe"),
     "roformer": (transformers.RoFormerConfig, _SHAPE, "word-piece"),
     "qwen2": (transformers.Qwen2Config, {**_SHAPE, "num_key_value_heads": 1}, "decoder-bpe"),
     "opt": (

@@ -13,7 +13,7 @@ from faithmeter.training.config import TrainingConfig
 # is learnt in 20.
 BILSTM_SETTINGS = {"snli": (128, 25), "babi": (50, 20), "other": (32, 8)}
 
-LORA_LEARNING_RATE = 5e-4  # of RoBERTa-base in Hu et al. (2022), Table 9
+LORA_LEARNING_RATE = 5e-4  # of RoBERTa-base on SST-2 in Hu et al. (2022), Table 9
 
 
 def training_defaults(model: str, task: Task, *, lora: bool | None = None) -> TrainingConfig:
