@@ -13,7 +13,8 @@ import torch
 import transformers
 from torch import Tensor
 
-import faithmeter.models.bilstm  # noqa: F401 (makes it known to transformers)
+import faithmeter.models.bilstm
+import faithmeter.models.prompted  # noqa: F401 (makes both known to transformers)
 from faithmeter.data.batch import SPECIAL, Batch, Encoded, Texts, listed, packed
 from faithmeter.errors import InputError
 from faithmeter.models.checkpoint import (

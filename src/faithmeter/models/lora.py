@@ -105,7 +105,11 @@ def _in_its_own_precision(module: nn.Module, given: tuple[Any, ...]) -> tuple[An
 def head_modules(model: transformers.PreTrainedModel) -> list[str]:
     """Return the names of the modules outside of the body that have weights, and of the body's pooler."""
     inside = {id(module) for module in model.base_model.modules()}
-    heads = [name for name, one in model.named_children() if id(one) not in inside and list(one.parameters())]
+    heads = [
+        name
+        for name, child in model.named_children()
+        if _has_weights(child) and not any(id(module) in inside for module in child.modules())
+    ]
     return heads + [name for name, one in model.named_modules() if name.split(".")[-1] == POOLER and _has_weights(one)]
 
 
@@ -115,10 +119,13 @@ def _has_weights(module: nn.Module) -> bool:
 
 def target_modules(model: transformers.PreTrainedModel, named: Sequence[str], heads: Sequence[str]) -> list[str]:
     """Return the linear layers of the body that get low-rank updates: all of them, or those that are named."""
+    inside = {id(module) for module in model.base_model.modules()}
     every = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, LINEAR) and not any(f"{name}.".startswith(f"{head}.") for head in heads)
+        if isinstance(module, LINEAR)
+        and id(module) in inside
+        and not any(f"{name}.".startswith(f"{head}.") for head in heads)
     ]
     found = [name for name in every if not named or any(f".{name}".endswith(f".{end}") for end in named)]
     unknown = [end for end in named if not any(f".{name}".endswith(f".{end}") for name in every)]

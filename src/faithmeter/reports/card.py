@@ -60,6 +60,14 @@ def model_card(run: Run) -> str:
 
 def _what_it_is(config: RunConfig) -> str:
     classes = ", ".join(map(plain, config.labels))
+    if config.prompt is not None:
+        asked = plain(repr(config.prompt["template"]))
+        words = ", ".join(map(plain, config.prompt["words"]))
+        return (
+            f"A prompted language model, {plain(config.model)}, as a text classifier (classes: {classes}). Its "
+            f"template is {asked}, with {config.prompt['shots']} answered examples before it; its words are {words}; "
+            f"calibration: {config.prompt['calibration']}. Nothing was trained."
+        )
     if config.training is None:
         return f"A text classifier (classes: {classes}), trained elsewhere and judged by faithmeter."
     how = config.training

@@ -70,7 +70,8 @@ class RunConfig:
     """The settings of a run, and the properties of its data.
 
     `training` is None for a model that came trained; `masked_before` then says whether on masked text too, and
-    `reference` names the run whose domain it was trained on, where these texts are of another.
+    `reference` names the run whose domain it was trained on, where these texts are of another. `prompt` is how a
+    language model is asked, which is not trained at all.
     """
 
     data: DataSpec
@@ -83,6 +84,7 @@ class RunConfig:
     masked_before: bool = False
     vectors: str | None = None
     reference: str | None = None
+    prompt: dict[str, Any] | None = None
 
     @property
     def subject(self) -> str:
@@ -94,6 +96,8 @@ class RunConfig:
         """How the model was trained, in words."""
         if self.reference is not None:
             return "out of domain"
+        if self.prompt is not None:
+            return "prompted"
         return "trained elsewhere" if self.training is None else self.training.how
 
     @property
