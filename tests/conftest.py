@@ -310,6 +310,7 @@ ARCHITECTURES = {
 
 # the other shapes that README names, and then those whose answers padding changes
 MORE_ARCHITECTURES = {
+    "mpnet": (transformers.MPNetConfig, {**_SHAPE, "max_position_embeddings": 130}, "byte-bpe"),
     "roformer": (transformers.RoFormerConfig, _SHAPE, "word-piece"),
     "qwen2": (transformers.Qwen2Config, {**_SHAPE, "num_key_value_heads": 1}, "decoder-bpe"),
     "opt": (
@@ -356,6 +357,19 @@ def random_classifier(architecture: str, classes: int = 3, spread: float = 0.0) 
         tokenizer = copy.deepcopy(tokenizer)
         give_missing_tokens(model, tokenizer, classifies=False)
     return Classifier(model, tokenizer)
+
+
+def random_language_model(architecture: str = "llama"):
+    """A tiny causal language model with random weights, and its tokenizer, which has no mask and no padding."""
+    config_class, shape, _ = ARCHITECTURES[architecture]
+    tokenizer = decoder_bpe()
+    torch.manual_seed(0)
+    config = config_class(**shape, vocab_size=len(tokenizer), pad_token_id=None, bos_token_id=0, eos_token_id=0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape))
+    return model, tokenizer
 
 
 class Reader(HTMLParser):

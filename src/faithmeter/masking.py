@@ -44,6 +44,7 @@ class Purpose(IntEnum):
     SHUFFLED = 37
     DRIFT_MAP = 41
     SELECTED_ROWS = 51
+    PROMPT_EXAMPLES = 61
 
 
 def random_stream(*keys: int) -> np.random.Generator:

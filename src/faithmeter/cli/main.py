@@ -13,10 +13,12 @@ from faithmeter.cli.bench_suite import bench_suite
 from faithmeter.cli.check import check
 from faithmeter.cli.compare import compare
 from faithmeter.cli.explain import explain
+from faithmeter.cli.fetch import fetch
 from faithmeter.cli.measure import measure
 from faithmeter.cli.options import Command, with_data_options, with_finite_numbers
 from faithmeter.cli.plan import plan
 from faithmeter.cli.printing import console, errors, quiet
+from faithmeter.cli.prompt import prompt
 from faithmeter.cli.quickstart import quickstart
 from faithmeter.cli.report import report
 from faithmeter.cli.roar import roar
@@ -115,8 +117,8 @@ def _options(
 
 # in the order of --help
 for _command in (
-    quickstart, with_data_options(train), with_data_options(check), plan, with_data_options(measure), explain, scores,
-    with_data_options(roar), audit, attack, with_data_options(scale), with_data_options(compare), select,
-    with_data_options(transfer), bench_suite, report, serve, tasks,
+    quickstart, with_data_options(train), with_data_options(prompt), with_data_options(check), plan,
+    with_data_options(measure), explain, scores, with_data_options(roar), audit, attack, with_data_options(scale),
+    with_data_options(compare), select, with_data_options(transfer), bench_suite, report, serve, tasks, fetch,
 ):  # fmt: skip
     app.command(cls=Command)(with_finite_numbers(_command))

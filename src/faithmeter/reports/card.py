@@ -1,6 +1,7 @@
 """The model card, in the format of model hubs, with what was measured on the model."""
 
 from faithmeter.files import write_bytes
+from faithmeter.models.lora import WEIGHTS
 from faithmeter.reports import sentences
 from faithmeter.reports.evidence import conclusion, evidence
 from faithmeter.reports.formats import as_markdown, plain
@@ -12,7 +13,7 @@ from faithmeter.training.config import OPTIMIZERS
 from faithmeter.training.strategy import STRATEGIES
 
 HEADER = """---
-library_name: transformers
+library_name: {library}
 pipeline_tag: text-classification
 tags:
 - faithfulness-measurable
@@ -24,7 +25,9 @@ tags:
 def model_card(run: Run) -> str:
     """Return the model card of a run: its training, check and measurements, as far as they exist."""
     config, rows = run.config, run.results
-    parts = [HEADER, f"# {plain(config.subject)}", _what_it_is(config)]
+    adapted = config.training is not None and config.training.lora
+    header = HEADER.format(library="peft" if adapted else "transformers")
+    parts = [header, f"# {plain(config.subject)}", _what_it_is(config), *([_what_is_stored(run)] if adapted else [])]
     performance = [row for row in rows if row["kind"] == "performance"]
     if performance:
         cells = [[f"{100 * row['masking_ratio']:.0f} %", f"{row['value']:.3f}"] for row in performance]
@@ -57,6 +60,14 @@ def model_card(run: Run) -> str:
 
 def _what_it_is(config: RunConfig) -> str:
     classes = ", ".join(map(plain, config.labels))
+    if config.prompt is not None:
+        asked = plain(repr(config.prompt["template"]))
+        words = ", ".join(map(plain, config.prompt["words"]))
+        return (
+            f"A prompted language model, {plain(config.model)}, as a text classifier (classes: {classes}). Its "
+            f"template is {asked}, with {config.prompt['shots']} answered examples before it; its words are {words}; "
+            f"calibration: {config.prompt['calibration']}. Nothing was trained."
+        )
     if config.training is None:
         return f"A text classifier (classes: {classes}), trained elsewhere and judged by faithmeter."
     how = config.training
@@ -65,6 +76,19 @@ def _what_it_is(config: RunConfig) -> str:
         f"A text classifier (classes: {classes}), {makes}. Trained from {plain(config.model)} with {optimizer}, "
         f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}"
         + (f", with {' and '.join(how.robust)} training." if how.robust else ".")
+    )
+
+
+def _what_is_stored(run: Run) -> str:
+    """Return what an adapter consists of, and how large it is."""
+    how = run.config.training
+    assert how is not None
+    stored = (run.model_folder / WEIGHTS).stat().st_size / 1e6
+    return (
+        f"This folder holds a LoRA adapter of {stored:.1f} MB (rank {how.lora_rank}, alpha {how.lora_alpha:g}): "
+        f"low-rank updates, the head, and the embedding of the mask token. The base, {plain(run.config.model)}, is "
+        f"unchanged, was frozen in {how.dtype}, and is needed to load it; "
+        "`AutoPeftModelForSequenceClassification` of peft loads both."
     )
 
 

@@ -84,7 +84,8 @@ class RunConfig:
 
     `training` is None for a model that came trained; `masked_before` then says whether on masked text too, and
     `reference` names the run whose domain it was trained on, where these texts are of another. `objects` is a hash of
-    the objects in memory that it was made of, and None of any other.
+    the objects in memory that it was made of, and None of any other. `prompt` is how a language model is asked, which
+    is not trained at all.
     """
 
     data: DataSpec
@@ -98,6 +99,7 @@ class RunConfig:
     vectors: str | None = None
     reference: str | None = None
     objects: str | None = None
+    prompt: dict[str, Any] | None = None
 
     @property
     def subject(self) -> str:
@@ -109,6 +111,8 @@ class RunConfig:
         """How the model was trained, in words."""
         if self.reference is not None:
             return "out of domain"
+        if self.prompt is not None:
+            return "prompted"
         return "trained elsewhere" if self.training is None else self.training.how
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder
-from faithmeter.models.classifier import classes_of, head_of, load_classifier
+from faithmeter.models.classifier import Classifier, classes_of, head_of, load_classifier
 from faithmeter.models.from_scratch import FROM_SCRATCH
 from faithmeter.models.sources import absolute_model
 from faithmeter.performance import require_metric
@@ -77,6 +77,19 @@ def adopt(
         reporter.note(note)
     for note in classifier.notes:
         reporter.warn(note)
+    store_adopted(path, config, classifier, splits, reporter, reference)
+    return Run(path)
+
+
+def store_adopted(
+    path: Path,
+    config: RunConfig,
+    classifier: Classifier,
+    splits: Splits,
+    reporter: Reporter,
+    reference: Run | None = None,
+) -> None:
+    """Store a model that is not trained here as a run, with its performance; warn if that may be chance."""
     with new_folder(path) as folder:  # atomic: there is no half-made run to resume
         run = Run.create(folder, config)
         run.store_model(classifier)
@@ -87,7 +100,6 @@ def adopt(
     chance = by_chance(Run(path).results)
     if chance is not None:
         reporter.warn(f"{chance} Is the order of its classes right ({', '.join(splits.labels)}), and is this its data?")
-    return Run(path)
 
 
 def _made_before(path: Path, asked: Mapping[str, object], reference: Run | None) -> Run:

@@ -279,7 +279,12 @@ def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporte
     training = dataclasses.replace(training, robust=tuple(kind for kind in training.robust if kind != ADVERSARIAL))
     few = splits.train.select(range(min(KNOWN_TOKEN_ROWS, len(splits.train))))
     classifier = fresh_classifier(
-        config.model, splits, seed=training.seed, max_length=config.max_length, vectors=config.vectors
+        config.model,
+        splits,
+        seed=training.seed,
+        max_length=config.max_length,
+        vectors=config.vectors,
+        lora=training.adapter,
     )
     reporter.note(f"The judge {folder.name} trains its own model, on {len(few)} texts.")
     parts = (few, splits.validation, splits.test)

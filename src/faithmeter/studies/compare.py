@@ -65,7 +65,7 @@ def compare(
 def _taught(name: str, options: TrainingOptions, model: str, data: DataSpec) -> TrainingOptions:
     """Return the training options of one way, from those of all."""
     strategy, robust = way_of(name)
-    defaults = training_defaults(model, data.resolved())
+    defaults = training_defaults(model, data.resolved(), lora=options.lora)
     epochs = options.epochs or defaults.epochs
     own = dataclasses.replace(
         options, strategy=strategy, robust=robust, epochs=epochs if strategy == "plain" else 2 * epochs

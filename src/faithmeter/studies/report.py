@@ -294,6 +294,10 @@ def _made(run: Run) -> list[str]:
     if config.reference is not None:
         return [as_command("transfer", config.reference, run.path, options=config.data.options), *check]
     length = {"max_length": config.max_length}
+    if config.prompt is not None:
+        asked = {"model": config.model, **config.prompt, **length}
+        asked["template"] = asked["template"].replace("\n", "\\n")
+        return [as_command("prompt", run.path, options={**config.data.options, **asked}), *check]
     if config.training is None:
         adopted = {"run": run.path, **length, "masked_before": config.masked_before}
         return [as_command("check", config.model, options={**config.data.options, **adopted, **checked})]

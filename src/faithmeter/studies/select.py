@@ -118,7 +118,12 @@ class _Work:
         """Return the model as it was before the run trained it."""
         config = self.run.config
         return fresh_classifier(
-            config.model, self.splits, seed=seed, max_length=config.max_length, vectors=config.vectors
+            config.model,
+            self.splits,
+            seed=seed,
+            max_length=config.max_length,
+            vectors=config.vectors,
+            lora=self.training.adapter,
         )
 
 

@@ -51,9 +51,12 @@ def train(
         refuse_existing(path)
     task = data.resolved()
     require_metric(task.metric)
-    training = (options or TrainingOptions()).over(training_defaults(model, task))
+    options = options or TrainingOptions()
+    training = options.over(training_defaults(model, task, lora=options.lora))
     splits, kept = with_classes_of(model, load_splits(data))
-    classifier = fresh_classifier(model, splits, seed=training.seed, max_length=max_length, vectors=vectors)
+    classifier = fresh_classifier(
+        model, splits, seed=training.seed, max_length=max_length, vectors=vectors, lora=training.adapter
+    )
     config = RunConfig(
         data=data.absolute(),
         model=absolute_model(model),
@@ -88,7 +91,12 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
             store_performance(run, np.array(splits.train["label"]), test, reporter)
             return run
         classifier = fresh_classifier(
-            config.model, splits, seed=config.training.seed, max_length=config.max_length, vectors=config.vectors
+            config.model,
+            splits,
+            seed=config.training.seed,
+            max_length=config.max_length,
+            vectors=config.vectors,
+            lora=config.training.adapter,
         )
         return _train_and_test(run, splits, classifier, reporter)
 
@@ -113,7 +121,8 @@ def train_or_go_on(
     if not (path / "config.json").is_file():
         return train(path, data, model, options, max_length=max_length, vectors=vectors, reporter=reporter)
     run = Run(path)
-    taught, vectors = options.over(training_defaults(model, data.resolved())), vectors and str(Path(vectors).resolve())
+    taught = options.over(training_defaults(model, data.resolved(), lora=options.lora))
+    vectors = vectors and str(Path(vectors).resolve())
     found = run.config
     asked = (absolute_model(model), data.absolute().as_made_before(found.data), taught, max_length, vectors)
     if (found.model, found.data, found.training, found.max_length, found.vectors) != asked:

@@ -100,7 +100,7 @@ def _whole_state(source: Path, tell: Callable[[str], None]) -> dict[str, Any] | 
 def load_weights(folder: Path, epoch: int, model: torch.nn.Module) -> None:
     """Put the weights of an epoch's checkpoint into the model."""
     tensors = safetensors.torch.load_file(folder / f"epoch-{epoch:04d}" / "model.safetensors")
-    # strict=False: of weights that share memory only one was stored
+    # strict=False: of weights that share memory only one was stored, and none that are not trained
     unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
     if unexpected:
         raise ValueError(f"the checkpoint of epoch {epoch} is of another model: it has {unexpected[0]}")
@@ -111,10 +111,12 @@ def _epochs(folder: Path) -> dict[int, Path]:
 
 
 def _unshared(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Return what training can change, each tensor once: the frozen base of an adapter stays where it came from."""
     seen: set[int] = set()
+    frozen = {name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
     tensors = {}
     for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen:
+        if name not in frozen and tensor.data_ptr() not in seen:
             seen.add(tensor.data_ptr())
             tensors[name] = tensor.contiguous()
     return tensors

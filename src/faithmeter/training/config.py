@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from faithmeter.errors import InputError, nearest, require_finite
+from faithmeter.models.lora import DTYPES, Lora
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
 
 PRECISIONS = ("no", "fp16", "bf16")
@@ -31,6 +32,7 @@ WAYS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "combined": ("masked", (IGR, VAT, GUIDED)),
     }
 )
+LORA = ("lora_rank", "lora_alpha", "lora_targets", "dtype")  # the settings of an adapter
 # by name, with what people call them; AMSGrad is Adam's form that never forgets a large gradient
 OPTIMIZERS: Mapping[str, str] = MappingProxyType({"adamw": "AdamW", "amsgrad": "AMSGrad"})
 
@@ -48,6 +50,10 @@ class TrainingConfig:
     `explanation-guided`, which masks the `guided_share` of the tokens that matter least; and `adversarial`, which from
     the second epoch on adds attacked copies of `adversarial_share` of the rows, with at most `adversarial_budget` of
     their words changed.
+
+    `lora` freezes the model and trains an adapter (Hu et al., 2022) of `lora_rank` and `lora_alpha` on the layers
+    `lora_targets` (none: all linear layers of the body), with the head and the mask token's embedding. `dtype` is the
+    precision of the frozen weights.
     """
 
     strategy: str = "masked"
@@ -73,6 +79,11 @@ class TrainingConfig:
     guided_share: float = 0.2
     adversarial_share: float = 0.1
     adversarial_budget: float = 0.2
+    lora: bool = False
+    lora_rank: int = 8
+    lora_alpha: float = 16.0
+    lora_targets: tuple[str, ...] = ()
+    dtype: str = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -90,6 +101,7 @@ class TrainingConfig:
         if not (self.learning_rate > 0 and 0 <= self.warmup < 1):
             raise InputError("The learning rate must be above 0, and the warm-up at least 0 and below 1.")
         self._require_robust()
+        self._require_lora()
 
     def _require_robust(self) -> None:
         for name in self.robust:
@@ -109,10 +121,24 @@ class TrainingConfig:
                 "for 2 epochs or more."
             )
 
+    def _require_lora(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InputError(f"There is no dtype {self.dtype!r}: choose from {', '.join(DTYPES)}.")
+        if self.lora_rank < 1 or self.lora_alpha <= 0:
+            raise InputError("The rank of LoRA must be 1 or more, and its alpha above 0.")
+        said = [name for name in LORA if getattr(self, name) != getattr(type(self), name)]
+        if said and not self.lora:
+            raise InputError(f"--{said[0].replace('_', '-')} is a setting of --lora: pass that too, or leave it out.")
+
     @property
     def how(self) -> str:
         """The strategy and what is added to it, in words."""
-        return " + ".join((self.strategy, *self.robust))
+        return " + ".join((self.strategy, *self.robust, *(["lora"] if self.lora else [])))
+
+    @property
+    def adapter(self) -> Lora | None:
+        """The adapter that is trained; None where all weights are."""
+        return Lora(self.lora_rank, self.lora_alpha, self.lora_targets, self.dtype) if self.lora else None
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> "TrainingConfig":
@@ -124,8 +150,9 @@ class TrainingConfig:
 
     @property
     def idle(self) -> set[str]:
-        """The settings of robust training that this one does without."""
-        return {name for kind, names in ROBUST.items() if kind not in self.robust for name in names}
+        """The settings of robust training and of LoRA that this one does without."""
+        unused = {name for kind, names in ROBUST.items() if kind not in self.robust for name in names}
+        return unused if self.lora else {*unused, "lora", *LORA}
 
 
 @dataclass(frozen=True)
@@ -154,6 +181,11 @@ class TrainingOptions:
     guided_share: float | None = None
     adversarial_share: float | None = None
     adversarial_budget: float | None = None
+    lora: bool | None = None
+    lora_rank: int | None = None
+    lora_alpha: float | None = None
+    lora_targets: tuple[str, ...] | None = None
+    dtype: str | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:

@@ -6,15 +6,20 @@ from faithmeter.errors import InputError
 from faithmeter.models.bilstm import BILSTM
 from faithmeter.models.classifier import Classifier, classes_of, load_classifier
 from faithmeter.models.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
+from faithmeter.models.lora import Lora
 from faithmeter.training.config import TrainingConfig
 
 # batch size and epochs of BiLSTM-attention by task (Madsen et al., 2022, Table 4). bAbI is given 100 epochs there and
 # is learnt in 20.
 BILSTM_SETTINGS = {"snli": (128, 25), "babi": (50, 20), "other": (32, 8)}
 
+LORA_LEARNING_RATE = 5e-4  # of RoBERTa-base on SST-2 in Hu et al. (2022), Table 9
 
-def training_defaults(model: str, task: Task) -> TrainingConfig:
-    """Return the papers' settings, or those that a small transformer learns with from scratch."""
+
+def training_defaults(model: str, task: Task, *, lora: bool | None = None) -> TrainingConfig:
+    """Return the papers' settings, or those that a small transformer learns with from scratch, or an adapter."""
+    if lora and model not in FROM_SCRATCH:
+        return TrainingConfig(epochs=task.epochs, learning_rate=LORA_LEARNING_RATE, lora=True)
     if model in SHAPES:
         return TrainingConfig(epochs=3, learning_rate=1e-3, batch_size=32, clip=1.0, curriculum=True)
     if model == BILSTM:
@@ -47,19 +52,29 @@ def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
 
 
 def fresh_classifier(
-    model: str, splits: Splits, *, seed: int, max_length: int, vectors: str | None = None
+    model: str,
+    splits: Splits,
+    *,
+    seed: int,
+    max_length: int,
+    vectors: str | None = None,
+    lora: Lora | None = None,
 ) -> Classifier:
-    """Return the model before training; `seed` initialises the weights that it lacks."""
-    classifier = _fresh(model, splits, seed, max_length, vectors)
+    """Return the model before training; `seed` initialises the weights that it lacks, and those of an adapter."""
+    classifier = _fresh(model, splits, seed, max_length, vectors, lora)
     classifier.both_texts = splits.task.both_texts
     return classifier
 
 
-def _fresh(model: str, splits: Splits, seed: int, max_length: int, vectors: str | None) -> Classifier:
+def _fresh(
+    model: str, splits: Splits, seed: int, max_length: int, vectors: str | None, lora: Lora | None
+) -> Classifier:
     if vectors is not None and model != BILSTM:
         raise InputError(f"Word vectors are only for the model {BILSTM!r}, which has word embeddings; not for {model}.")
     if model not in FROM_SCRATCH:
-        return load_classifier(model, splits.labels, new_head=True, seed=seed, max_length=max_length)
+        return load_classifier(model, splits.labels, new_head=True, seed=seed, max_length=max_length, lora=lora)
+    if lora is not None:
+        raise InputError(f"--lora adapts a pretrained model, and {model!r} is trained from scratch: name another.")
     pairs = "context" in splits.train.column_names
     texts = [*splits.train["text"], *(splits.train["context"] if pairs else [])]
     if model in SHAPES:

@@ -167,7 +167,7 @@ def begin_roar(
     config = RoarConfig(
         data=data.absolute(),
         model=absolute_model(model),
-        training=said.over(_training_defaults(model, task)),
+        training=said.over(_training_defaults(model, task, said.lora)),
         labels=splits.labels,
         metric=task.metric,
         fingerprint=fingerprint_with(splits, model, vectors),
@@ -185,9 +185,9 @@ def begin_roar(
         return RoarRun.create(path, config)
 
 
-def _training_defaults(model: str, task: Task) -> TrainingConfig:
+def _training_defaults(model: str, task: Task, lora: bool | None) -> TrainingConfig:
     """Return the settings of the paper: for a pretrained model 3 epochs, for bAbI 8 (Madsen et al., 2022, Table 5)."""
-    found = training_defaults(model, task)
+    found = training_defaults(model, task, lora=lora)
     if model in FROM_SCRATCH:
         return found
     return dataclasses.replace(found, epochs=8 if task.name.startswith("babi") else 3)
@@ -276,7 +276,14 @@ def _prepared(path: str) -> tuple[Splits, Tokenised, Classifier]:
 
 
 def _fresh(config: RoarConfig, splits: Splits, seed: int) -> Classifier:
-    return fresh_classifier(config.model, splits, seed=seed, max_length=config.max_length, vectors=config.vectors)
+    return fresh_classifier(
+        config.model,
+        splits,
+        seed=seed,
+        max_length=config.max_length,
+        vectors=config.vectors,
+        lora=config.training.adapter,
+    )
 
 
 def do(path: str, node: Node) -> None:

@@ -53,7 +53,7 @@ def pace_of(plan: Plan, splits: Splits) -> Pace:
     train, test = (encode(classifier, split, name, Silent()) for name, split in few.items())
     if plan.measured is not None:
         test = in_units(test, classifier, few["test"], plan.measured.by, plan.measured.chunk)
-    batch_size = plan.training.over(training_defaults(plan.model, splits.task)).batch_size
+    batch_size = plan.training.over(training_defaults(plan.model, splits.task, lora=plan.training.lora)).batch_size
     epoch = epoch_seconds(classifier, train, batch_size) * rows["train"] / len(train)
     return Pace(epoch, seconds_per_token(classifier, test), test, rows)
 
