@@ -85,14 +85,14 @@ def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Rows") 
 
 def print_faithfulness(rows: "Rows") -> None:
     """Print the measures of one run, or of several pooled, the most faithful first."""
-    from faithmeter.runs.results import find, letters, number, over_what, rows_of
+    from faithmeter.runs.results import find, letters, measures, number, over_what, p_in_words, rows_of
 
     pooled = any(row["over"] == "seeds" for row in rows)
     table = Table(box=None, padding=(0, 1, 0, 0))  # narrow: intervals and letters in 80 columns
     alike = ["alike"] if rows_of(rows, "best_set") else []
     for column in ("measure", *alike, "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p", "runs" if pooled else "texts"):
         table.add_column(column, justify="left" if column in ("measure", "alike") else "right", no_wrap=True)
-    found = sorted(rows_of(rows, "acu"), key=lambda row: -row["value"])
+    found = [find(rows, "acu", name) for name in measures(rows)]
     each = "trainings" if pooled else "texts"
     if any(row.get("groups") is not None for row in found):
         each = over_what(max(found, key=lambda row: row["n"]))
@@ -107,7 +107,7 @@ def print_faithfulness(rows: "Rows") -> None:
             number(find(rows, "racu", name)),
             f"{find(rows, 'seconds_per_text', name)['value']:.3f}",
             f"{100 * max(out):.0f} %" if out else "?",
-            "?" if p_value is None else f"{p_value:.3f}",
+            "?" if p_value is None else p_in_words(p_value).replace(" 0", ""),
             str(acu["n"]),
         )
     console.print(table)

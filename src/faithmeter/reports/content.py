@@ -17,7 +17,17 @@ from faithmeter.reports.parts import Example, Section, Table
 from faithmeter.reports.ranked import ranked_table
 from faithmeter.reports.select import select_sections
 from faithmeter.reports.transfer import transfer_sections
-from faithmeter.runs.results import Rows, find, measures, most_faithful, number, over_what, rejected, rows_of
+from faithmeter.runs.results import (
+    Rows,
+    find,
+    measures,
+    most_faithful,
+    number,
+    over_what,
+    p_in_words,
+    rejected,
+    rows_of,
+)
 
 
 @dataclass(frozen=True)
@@ -209,8 +219,9 @@ def _falling(subject: Subject, prefix: str) -> Section:
 
 
 def _price(rows: Rows, prefix: str, best: str | None) -> Section:
-    # a measure that does not beat random masking is not worth its cost
-    proven = {name for name in measures(rows) if best is not None and sentences.beats_random(rows, name)}
+    # a measure that was rejected, or does not beat random masking, is not worth its cost
+    usable = [name for name in measures(rows) if best is not None and not rejected(rows, name)]
+    proven = {name for name in usable if sentences.beats_random(rows, name)}
     front = figures.cheapest_best([row for row in rows if row["measure"] in proven])
     return Section(
         "What it costs",
@@ -252,7 +263,8 @@ def _examples(subject: Subject) -> Section:
 
 def counted(rows: Rows) -> str:
     """Return the number of texts or trainings measured, in words."""
-    many = max((row["n"] for row in rows_of(rows, "acu")), default=0)
+    numbers = sorted({row["n"] for row in rows_of(rows, "acu")}) or [0]
+    many = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
     return f"{many} {'trainings' if any(row['over'] == 'seeds' for row in rows) else 'texts'}"
 
 
@@ -288,8 +300,8 @@ def _tested(rows: Rows, prefix: str) -> list[Table]:
         cells.append(
             [
                 name,
-                "not tested" if unlike is None else f"{unlike:.3f}",
-                f"{p_value:.3f}",
+                "not tested" if unlike is None else p_in_words(unlike),
+                p_in_words(p_value),
                 f"{100 * worst['value']:.1f} % (at {100 * worst['masking_ratio']:.0f} % masked)",
                 "rejected" if rejected(rows, name) else "not rejected",
             ]

@@ -25,6 +25,7 @@ from faithmeter.runs.results import (
     find,
     most_faithful,
     number,
+    p_in_words,
     rejected,
     rows_of,
 )
@@ -115,9 +116,10 @@ def conclusion(rows: Rows, remedy: str | None = None) -> str:
     if trusted(rows) is None:
         return "Whether masking can be trusted on this model was not checked."
     if known == MASKED:
+        each = "" if rows_of(rows, "walk_p_value") else " by `faithmeter measure`"
         return (
-            "Nothing speaks against masking on this model. Whether the texts that a measure masks are in-distribution "
-            "is tested for each measure by `faithmeter measure`."
+            "Nothing that was tested speaks against masking on this model. Whether the texts that a measure masks are "
+            f"in-distribution is tested for each measure{each}."
         )
     return "Masking may be trusted on this model."
 
@@ -182,7 +184,7 @@ def _walk(rows: Rows, measure: str) -> str | None:
     unlike = find(rows, "walk_random_p_value", measure)["value"]
     differs = (
         " They differ from randomly masked texts of the same ratio "
-        f"(p = {unlike:.3f}), as texts masked by importance often do."
+        f"(p {p_in_words(unlike)}), as texts masked by importance often do."
         if unlike is not None and unlike <= LEVEL
         else ""
     )
@@ -191,8 +193,8 @@ def _walk(rows: Rows, measure: str) -> str | None:
             f"Texts masked by {measure} are out-of-distribution (p = {p_value:.3f} over all steps; {share}).{differs}"
         )
     return (
-        f"Among texts masked by {measure}, nothing out-of-distribution was found (p = {p_value:.3f} over all steps; "
-        f"{share}).{differs}"
+        f"No more of the texts masked by {measure} are out-of-distribution (unlike texts of any ratio) than by chance "
+        f"(p = {p_value:.3f} over all steps; {share}).{differs}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from faithmeter.reports import sentences
 from faithmeter.reports.parts import Table
-from faithmeter.runs.results import EXPLAINED_ONCE, Rows, find, letters, measures, number, rows_of
+from faithmeter.runs.results import EXPLAINED_ONCE, Rows, find, letters, measures, number, p_in_words, rejected, rows_of
 
 
 def ranked_table(rows: Rows, prefix: str = "") -> Table:
@@ -23,7 +23,7 @@ def ranked_table(rows: Rows, prefix: str = "") -> Table:
                 *([number(find(rows, "acu_behind_best", name), 3)] if judged else []),
                 f"{find(rows, 'seconds_per_text', name)['value']:.3f}",
                 f"{100 * max(shares):.1f} %" if shares else "not checked",
-                "not checked" if p_value is None else f"{p_value:.3f}",
+                "not checked" if p_value is None else _in_distribution(rows, name, p_value),
                 str(acu["n"]),
             ]
         )
@@ -39,13 +39,22 @@ def ranked_table(rows: Rows, prefix: str = "") -> Table:
         "RACU",
         *behind,
         price,
-        "out-of-distribution",
-        "p-value",
+        "most texts out-of-distribution",
+        "its masked texts",
         each,
     )
-    said = "the one to use, then the others by ACU" if judged else "by ACU; none of them was shown to be faithful here"
+    said = (
+        "the one to use, then by ACU, rejected ones last"
+        if judged
+        else "by ACU; none of them was shown to be faithful here"
+    )
     said += "; measures that share a letter cannot be told apart" if lettered else ""
     return Table(f"{prefix}faithfulness", f"Importance measures: {said}", columns, cells)
+
+
+def _in_distribution(rows: Rows, name: str, p_value: float) -> str:
+    """Return what the test of a measure's masked texts says, and its p-value."""
+    return f"{'rejected' if rejected(rows, name) else 'not rejected'} (p {p_in_words(p_value)})"
 
 
 def _explained(rows: Rows, name: str) -> str:

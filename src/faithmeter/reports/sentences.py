@@ -24,6 +24,7 @@ from faithmeter.runs.results import (
     accepted,
     find,
     letters,
+    measures,
     most_faithful,
     number,
     over_what,
@@ -270,9 +271,9 @@ def verdict(rows: Rows) -> list[str]:
         f"{number(find(rows, 'racu', best))} (95 % intervals over {over}).{_points(acu)}"
     )
     sentences += _cross_fitted(rows, best) + _may_be_best(rows)
-    sentences += _compared(rows, best) + _best_absolute(rows, best)
+    sentences += _compared(rows, best) + _best_absolute(rows, best) + _not_to_be_used(rows)
     if trusted(rows):
-        sentences.append(f"Nothing speaks against comparing by masking here: {_fair(rows, best)}")
+        sentences.append(f"Nothing that was tested speaks against judging {best} by masking here: {_fair(rows, best)}")
     return sentences
 
 
@@ -295,8 +296,8 @@ def _points(acu: Row) -> str:
     """Return an ACU in words: it is the mean difference over all masking ratios, and a point is a hundredth."""
     metric = {"matthews": "Matthews' correlation"}.get(name := str(acu.get("metric") or "performance"), name)
     return (
-        f" In words: on average over all tenths of the text, masking them costs about {100 * acu['value']:.0f} points "
-        f"of {metric} more than masking as many random tokens."
+        f" In words: averaged over all masking ratios, masking what it calls important costs about "
+        f"{100 * acu['value']:.0f} points of {metric} more than masking as many random tokens."
     )
 
 
@@ -340,6 +341,18 @@ def _rejected_first(rows: Rows, best: str) -> list[str]:
     ]
 
 
+def _not_to_be_used(rows: Rows) -> list[str]:
+    """Return which measures were rejected, and what that means; empty where none were."""
+    out = [name for name in measures(rows) if rejected(rows, name)]
+    if not out:
+        return []
+    them = "it masks" if len(out) == 1 else "they mask"
+    return [
+        f"Not to be used: {names(out)}. The texts that {them} are out-of-distribution for this model, so performance "
+        "may fall for that reason alone."
+    ]
+
+
 def _fair(rows: Rows, best: str) -> str:
     """Return why the comparison by the recommended measure is fair, as far as that is known."""
     known = {
@@ -347,7 +360,9 @@ def _fair(rows: Rows, best: str) -> str:
         None: "randomly masked texts are in-distribution for it",
     }.get(known_masks(rows), "its masked texts are like its unmasked ones")
     p_value = find(rows, "walk_p_value", best)["value"]
-    walk = "" if p_value is None else f", and among texts masked by {best} nothing out-of-distribution was found"
+    walk = (
+        "" if p_value is None else f", and no more of the texts masked by {best} are out-of-distribution than by chance"
+    )
     return f"{known}{walk}."
 
 

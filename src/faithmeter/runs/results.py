@@ -290,6 +290,11 @@ def number(row: Row, digits: int = 2) -> str:
     return f"{row['value']:.{digits}f}{interval}"
 
 
+def p_in_words(p_value: float) -> str:
+    """Return a p-value as it is shown: never as 0."""
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+
+
 def over_what(row: Row) -> str:
     """Return what the interval of a row is over, in words: so many texts, groups of texts, or trainings."""
     if row["over"] == "seeds":
@@ -340,9 +345,13 @@ def unbeaten(rows: Rows, among: Collection[str]) -> list[str]:
 
 
 def measures(rows: Rows) -> list[str]:
-    """Return the measures, the one to use first, then by ACU."""
-    best = most_faithful(rows)
-    return [r["measure"] for r in sorted(rows_of(rows, "acu"), key=lambda r: (r["measure"] != best, -r["value"]))]
+    """Return the measures: the one to use, the others by ACU, and last those that were rejected."""
+    best = most_faithful(rows, among=accepted(rows))
+
+    def place(row: Row) -> tuple[bool, bool, float]:
+        return rejected(rows, row["measure"]), row["measure"] != best, -row["value"]
+
+    return [row["measure"] for row in sorted(rows_of(rows, "acu"), key=place)]
 
 
 def rejected(rows: Rows, measure: str) -> bool:
