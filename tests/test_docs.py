@@ -203,6 +203,13 @@ def world(tmp_path_factory) -> Path:
     """The files that the pages speak of."""
     folder = tmp_path_factory.mktemp("world")
     write_rows(folder / "reviews.csv", single(24, 0, "review", "stars", (1, 5)))
+    comments = [
+        {"comment": row["text"], "toxic": number % 2, "threat": int(number % 3 == 0), "insult": int(number % 5 == 0)}
+        for number, row in enumerate(sentiment_rows(30))
+    ]
+    write_rows(folder / "comments.csv", comments)
+    kinds = [{"comment": row["comment"], "kinds": [n for n in list(row)[1:] if row[n]]} for row in comments]
+    write_rows(folder / "comments.jsonl", kinds)
     authored = [{**row, "author": number // 2} for number, row in enumerate(single(24, 0, "review", "stars", (1, 5)))]
     write_rows(folder / "authored.csv", authored)
     write_rows(
@@ -228,6 +235,7 @@ def world(tmp_path_factory) -> Path:
         encoder.model.base_model.save_pretrained(folder / name)
         encoder.tokenizer.save_pretrained(folder / name)
     with_one_layer(random_classifier("bert", classes=2)).save(folder / "my-classifier")
+    with_one_layer(random_classifier("bert", classes=1)).save(folder / "my-regressor")
     published = random_classifier("distilbert", classes=2)
     published.model.config.id2label = {0: "NEGATIVE", 1: "POSITIVE"}
     published.model.config.label2id = {"NEGATIVE": 0, "POSITIVE": 1}

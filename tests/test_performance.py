@@ -1,15 +1,19 @@
 import numpy as np
 import pytest
+import scipy
+import sklearn.metrics
 
 from faithmeter.errors import InputError
 from faithmeter.performance import (
-    METRICS,
     below_majority_p_value,
     majority_p_value,
     majority_performance,
+    metric_for,
+    metrics_of,
     performance,
     weighted_performance,
 )
+from faithmeter.problems import CLASSES, LABELS, NUMBER
 from faithmeter.statistics import LEVEL, EachLeftOut
 
 
@@ -34,7 +38,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest():
         performance("acuracy", [0], [0])
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", metrics_of(CLASSES))
 def test_weights_count_observations_as_often_as_copies_would(metric):
     random = np.random.default_rng(0)
     for classes in (2, 4):
@@ -57,7 +61,7 @@ def test_a_class_that_is_predicted_and_never_gold_counts_in_macro_f1_and_one_tha
     assert found.tolist() == [pytest.approx([5 / 9, 1]), pytest.approx([1 / 3, 1])]
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", metrics_of(CLASSES))
 def test_each_observation_left_out_gives_the_performance_of_the_others(metric):
     random = np.random.default_rng(0)
     gold, predicted = random.integers(5, size=20), random.integers(5, size=(20, 2))
@@ -68,7 +72,7 @@ def test_each_observation_left_out_gives_the_performance_of_the_others(metric):
         assert found[row].tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", metrics_of(CLASSES))
 def test_one_constant_answer_has_the_same_weighted_performance(metric):
     gold, predicted = np.array([0, 0, 1]), np.zeros((3, 1), dtype=np.int64)
     expected = performance(metric, gold, predicted[:, 0])
@@ -78,7 +82,7 @@ def test_one_constant_answer_has_the_same_weighted_performance(metric):
 UNEVEN = np.array([0] * 53 + [1] * 7)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", metrics_of(CLASSES))
 def test_a_perfect_model_of_few_texts_of_an_uneven_task_surely_beats_the_majority(metric):
     assert majority_p_value(metric, UNEVEN, UNEVEN, UNEVEN) <= 1 / 128
 
@@ -93,12 +97,12 @@ def test_the_majority_is_beaten_by_pairs_worked_by_hand():
     assert majority_p_value("accuracy", [1, 1, 0], np.zeros(7, dtype=int), np.zeros(7, dtype=int)) == 1 / 128
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", metrics_of(CLASSES))
 def test_a_model_that_answers_the_majority_never_beats_it(metric):
     assert majority_p_value(metric, UNEVEN, UNEVEN, np.zeros(60, dtype=int)) == 1
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", metrics_of(CLASSES))
 @pytest.mark.parametrize("gold", [UNEVEN, np.arange(60) % 2, np.arange(60) % 3], ids=["uneven", "even", "three"])
 def test_a_coin_is_seldom_taken_for_a_model(metric, gold):
     random, draws = np.random.default_rng(1), 300
@@ -146,3 +150,104 @@ def test_worse_than_the_majority_by_draws_is_about_the_exact_test_where_both_can
     # by Matthews' coefficient the majority has 0, and answers that have something to do with the class more
     assert below_majority_p_value("matthews", [2, 2, 1], gold, predicted) > 0.5
     assert below_majority_p_value("matthews", [2, 2, 1], gold, np.where(gold == 0, 1, 0)) < 0.05
+
+
+# -------------------------------------------------------------------------------------------- labels and numbers
+
+
+def drawn_outputs(metric: str, texts: int = 30, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Gold answers of two labels or of one number, and answers that know a little of them, in three columns."""
+    random = np.random.default_rng(seed)
+    if metric in metrics_of(LABELS):
+        gold = (random.random((texts, 2)) < 0.4).astype(float)
+        answers = np.round(0.6 * random.random((texts, 3, 2)) + 0.3 * gold[:, None], 1)  # rounded: with ties
+        return gold, answers
+    gold = np.round(random.normal(3, 1, (texts, 1)))
+    return gold, np.round(gold[:, None] + random.normal(0, 0.4, (texts, 3, 1)), 1)
+
+
+def test_label_metrics_on_four_texts_worked_by_hand():
+    gold = [[1, 0], [1, 1], [0, 1], [0, 0]]
+    answers = [[0.9, 0.2], [0.4, 0.8], [0.7, 0.6], [0.1, 0.7]]
+    # label 1: given to texts 1 and 3, right once of two: F1 1/2. Label 2: given to 2, 3 and 4, right twice: 4/5.
+    assert performance("label-macro-f1", gold, answers) == pytest.approx((1 / 2 + 4 / 5) / 2)
+    assert performance("label-micro-f1", gold, answers) == pytest.approx(2 * 3 / (4 + 5))
+    # label 1 in order .9 (true), .7, .4 (true): (1 + 2/3) / 2; label 2: .8 (true), .7, .6 (true): the same
+    assert performance("label-map", gold, answers) == pytest.approx((1 + 2 / 3) / 2)
+
+
+def test_number_metrics_on_three_texts_worked_by_hand():
+    gold, answers = [[1], [2], [3]], [[1], [3], [2]]
+    assert performance("r2", gold, answers) == pytest.approx(1 - 2 / 2)
+    assert performance("pearson", gold, answers) == performance("spearman", gold, answers) == pytest.approx(1 / 2)
+    assert performance("r2", gold, [[2], [2], [2]]) == 0
+    assert performance("pearson", gold, [[2], [2], [2]]) == performance("spearman", gold, [[2], [2], [2]]) == 0
+    assert performance("r2", gold, [[12], [13], [14]]) < -100  # a wrong mean costs R², and no correlation
+    assert performance("spearman", gold, [[12], [13], [14]]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("metric", [*metrics_of(LABELS), *metrics_of(NUMBER)])
+def test_label_and_number_metrics_are_those_of_other_libraries(metric):
+    gold, answers = drawn_outputs(metric)
+    column = answers[:, 0]
+    references = {
+        "label-micro-f1": lambda: sklearn.metrics.f1_score(gold, column > 0.5, average="micro"),
+        "label-macro-f1": lambda: sklearn.metrics.f1_score(gold, column > 0.5, average="macro"),
+        "label-map": lambda: sklearn.metrics.average_precision_score(gold, column, average="macro"),
+        "r2": lambda: sklearn.metrics.r2_score(gold, column),
+        "pearson": lambda: scipy.stats.pearsonr(gold[:, 0], column[:, 0]).statistic,
+        "spearman": lambda: scipy.stats.spearmanr(gold[:, 0], column[:, 0]).statistic,
+    }
+    assert performance(metric, gold, column) == pytest.approx(references[metric]())
+
+
+@pytest.mark.parametrize("metric", [*metrics_of(LABELS), *metrics_of(NUMBER)])
+def test_weights_count_labels_and_numbers_as_often_as_copies_would(metric):
+    gold, answers = drawn_outputs(metric)
+    weights = np.random.default_rng(1).multinomial(30, np.full(30, 1 / 30), 5).astype(float)
+    found = weighted_performance(metric, gold, answers)(weights)
+    assert found.shape == (5, 3)
+    for resample, counts in enumerate(weights.astype(int)):
+        rows = np.repeat(np.arange(30), counts)
+        for column in range(3):
+            assert found[resample, column] == pytest.approx(performance(metric, gold[rows], answers[rows, column]))
+    left = weighted_performance(metric, gold, answers)(EachLeftOut(30, 0, 30))
+    for row in range(30):
+        kept = np.arange(30) != row
+        assert left[row, 0] == pytest.approx(performance(metric, gold[kept], answers[kept, 0]))
+
+
+def test_a_label_that_no_text_has_counts_in_f1_as_0_and_not_in_average_precision():
+    gold, answers = [[1, 0], [0, 0]], [[0.9, 0.1], [0.2, 0.1]]
+    assert performance("label-macro-f1", gold, answers) == 1 / 2
+    assert performance("label-map", gold, answers) == 1
+
+
+@pytest.mark.parametrize("metric", [*metrics_of(LABELS), *metrics_of(NUMBER)])
+def test_who_reads_labels_and_numbers_beats_their_means_and_who_answers_badly_does_not(metric):
+    gold, answers = drawn_outputs(metric, 60)
+    assert majority_p_value(metric, gold, gold, answers[:, 0]) <= LEVEL
+    dealt = [np.random.default_rng(seed).permutation(answers[:, 0]) for seed in range(20)]
+    by_chance = [majority_p_value(metric, gold, gold, one) for one in dealt]
+    assert np.mean([p <= 0.2 for p in by_chance]) <= 0.45  # level 0.2 within what 20 draws allow
+    assert below_majority_p_value(metric, gold, gold, answers[:, 0]) > LEVEL
+    opposite = 1 - gold if metric in metrics_of(LABELS) else 2 * gold.mean() - gold
+    worse = majority_performance(metric, gold, gold)
+    assert performance(metric, gold, opposite) <= worse
+    if worse > performance(metric, gold, opposite):
+        assert below_majority_p_value(metric, gold, gold, opposite) <= LEVEL
+
+
+def test_the_blind_answer_is_the_mean_of_train():
+    # label frequencies 3/4 and 1/4: the first is given to every text
+    train = [[1, 0], [1, 0], [1, 1], [0, 0]]
+    assert majority_performance("label-micro-f1", train, [[1, 0], [0, 1]]) == pytest.approx(2 * 1 / (2 + 2))
+    assert majority_performance("r2", [[1], [3]], [[1], [2], [3]]) == 0
+
+
+def test_a_metric_of_another_problem_is_refused_in_words():
+    assert metric_for(LABELS, "macro-f1") == "label-macro-f1"
+    assert metric_for(NUMBER, "") == "r2"
+    assert metric_for(CLASSES, "") == "accuracy"
+    with pytest.raises(InputError, match=r"no metric 'accuracy' for --number COLUMN.*r2, pearson, spearman"):
+        metric_for(NUMBER, "accuracy")

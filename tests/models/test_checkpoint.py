@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from faithmeter import DataSpec, TrainingOptions, adopt, train
 from faithmeter.errors import InputError
 from faithmeter.models.checkpoint import is_of_head
-from faithmeter.models.classifier import Classifier, classes_of, load_classifier
+from faithmeter.models.classifier import Classifier, load_classifier, outputs_of
 from faithmeter.models.from_scratch import bilstm_classifier, small_classifier
 from faithmeter.progress import Silent
 
@@ -176,7 +176,7 @@ def test_every_pretrained_form_is_a_start_for_training_whose_body_is_whole(archi
         pretrained = kind(copy.deepcopy(classifier.model.config))
         pretrained.save_pretrained(tmp_path / kind.__name__)
         classifier.tokenizer.save_pretrained(tmp_path / kind.__name__)
-        with pytest.raises(InputError, match=r"no classification head yet.*new_head=True"):
+        with pytest.raises(InputError, match=r"no (classification head yet|head that answers).*new_head=True"):
             load_classifier(str(tmp_path / kind.__name__), ("a", "b", "c"))
         loaded = load_classifier(str(tmp_path / kind.__name__), ("a", "b", "c"), new_head=True)
         assert any("A new head is learnt" in note for note in loaded.notes)
@@ -204,26 +204,61 @@ OTHER_HEADS = {
 
 
 @pytest.mark.parametrize("head", OTHER_HEADS)
-def test_a_head_that_is_no_softmax_is_refused_in_a_sentence(head, folder, data, tmp_path):
+def test_a_head_of_another_problem_than_the_data_is_refused_in_a_sentence(head, folder, data, tmp_path):
     configure(folder, **OTHER_HEADS[head])
-    assert classes_of(str(folder)) is None
-    with pytest.raises(InputError, match=rf"has a {head} head.*softmax"):
-        load_classifier(str(folder), LABELS)
-    with pytest.raises(InputError, match=rf"has a {head} head.*softmax.*Train it"):
+    assert outputs_of(str(folder), "classes") is None
+    with pytest.raises(InputError, match=rf"has a {head} head.* and not a head that chooses one of several classes"):
+        load_classifier(str(folder), LABELS, problem="classes")
+    option = {"multi-label": "--labels COLUMN,COLUMN", "regression": "--number COLUMN"}[head]
+    with pytest.raises(InputError, match=rf"has a {head} head.*data has classes.*misread.*{option}.*faithmeter train"):
         adopt(tmp_path / "run", str(folder), data)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-    with pytest.raises(InputError, match=rf"BertForSequenceClassification has a {head} head"):
-        Classifier(model, word_pieces())
 
 
-def test_a_head_with_one_output_is_refused_in_a_sentence(tmp_path, data):
+def test_a_softmax_is_not_read_as_labels_nor_as_a_number(folder, data, tmp_path):
+    configure(folder, problem_type="single_label_classification")
+    for problem in ("labels", "number"):
+        assert outputs_of(str(folder), problem) is None
+        with pytest.raises(InputError, match=r"has a head that chooses one of several classes \(softmax\), and not"):
+            load_classifier(str(folder), LABELS, problem=problem)
+
+
+def test_where_a_config_does_not_say_what_its_outputs_are_the_data_decides_and_that_is_told(folder):
+    configure(folder, problem_type=None)
+    assert load_classifier(str(folder), LABELS).problem.name == "classes"
+    classifier = load_classifier(str(folder), LABELS, problem="labels")
+    assert classifier.problem.name == "labels"
+    assert any("does not say whether its outputs exclude each other" in note for note in classifier.notes)
+
+
+def test_a_head_with_one_output_is_a_number_and_never_a_class(tmp_path, data):
     model = transformers.BertForSequenceClassification(transformers.BertConfig(**BERT, num_labels=1))
-    with pytest.raises(InputError, match="single output"):
-        Classifier(model, word_pieces())
+    assert Classifier(model, word_pieces()).problem.name == "number"
     model.save_pretrained(tmp_path / "model")
     word_pieces().save_pretrained(tmp_path / "model")
-    with pytest.raises(InputError, match="single output"):
+    with pytest.raises(InputError, match=r"has a regression head.*data has classes.*--number COLUMN"):
         adopt(tmp_path / "run", str(tmp_path / "model"), data)
+    model.config.problem_type = "multi_label_classification"
+    with pytest.raises(InputError, match=r"multi-label head.*a single output.*problem_type=\"regression\""):
+        Classifier(model, word_pieces())
+    three = transformers.BertConfig(**BERT, num_labels=3, problem_type="regression")
+    with pytest.raises(InputError, match="regression head with 3 outputs"):
+        Classifier(transformers.BertForSequenceClassification(three), word_pieces())
+
+
+@pytest.mark.parametrize(
+    ("kind", "does"),
+    [
+        (transformers.BertForTokenClassification, "labels each token"),
+        (transformers.BertForMaskedLM, "predicts masked words"),
+        (transformers.BertForQuestionAnswering, "marks an answer in a text"),
+        (transformers.BertLMHeadModel, "writes the next word"),
+    ],
+)
+def test_a_folder_with_a_head_that_does_not_answer_for_a_text_is_refused_by_what_it_does(kind, does, tmp_path, data):
+    kind(transformers.BertConfig(**BERT, is_decoder=kind is transformers.BertLMHeadModel)).save_pretrained(tmp_path)
+    word_pieces().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=rf"{kind.__name__}, which {does}.*Train it first: `faithmeter train"):
+        adopt(tmp_path / "run", str(tmp_path), data)
 
 
 @pytest.mark.parametrize("head", OTHER_HEADS)

@@ -9,7 +9,7 @@ import transformers
 from conftest import sentiment_rows, text_to_text_pieces
 
 from faithmeter import DataSpec, InputError, TrainingOptions, adopt, check, load_classifier, train
-from faithmeter.models.classifier import classes_of
+from faithmeter.models.classifier import outputs_of
 from faithmeter.models.t5 import T5MeanForSequenceClassification
 
 LABELS, TEXTS = ("a", "b", "c"), ["The film was great", "It was not bad at all, the story was very good!"]
@@ -51,7 +51,7 @@ def test_logits_are_the_head_on_the_mean_state_of_the_text(whole, tmp_path):
 @EVERY_KIND
 def test_the_head_is_drawn_from_the_seed_and_saved_with_the_mask_token(whole, tmp_path):
     published(tmp_path / "base", whole)
-    assert classes_of(str(tmp_path / "base")) is None
+    assert outputs_of(str(tmp_path / "base"), "classes") is None
     heads = [
         load_classifier(str(tmp_path / "base"), LABELS, new_head=True, seed=s).model.classifier.weight
         for s in (0, 0, 1)
@@ -61,7 +61,7 @@ def test_the_head_is_drawn_from_the_seed_and_saved_with_the_mask_token(whole, tm
     classifier = load_classifier(str(tmp_path / "base"), LABELS, new_head=True, seed=1)
     assert "<extra_id_0> of its tokenizer stands for masked tokens" in classifier.notes[0]
     classifier.save(tmp_path / "saved")
-    assert classes_of(str(tmp_path / "saved")) == LABELS
+    assert outputs_of(str(tmp_path / "saved"), "classes") == LABELS
     loaded = load_classifier(str(tmp_path / "saved"), LABELS)
     assert loaded.tokenizer.mask_token == "<extra_id_0>"
     assert not loaded.notes

@@ -23,6 +23,7 @@ from faithmeter.errors import InputError, nearest
 from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.temporary import explaining
+from faithmeter.problems import require_classes
 
 BUDGET = 0.2
 NEIGHBOURS = 8  # candidates of a word: these, and up to four misspellings
@@ -116,6 +117,7 @@ def _refuse_nonsense(
     check_settings(kinds, budget)
     if order not in ORDERS:
         raise InputError(f"There is no order {order!r} to attack words in: choose from {', '.join(ORDERS)}.")
+    require_classes(classifier.problem, "An attack on texts")
     for name, given in (("labels", labels), ("rows", rows)):
         if given is not None and len(given) != len(texts):
             raise InputError(f"There are {len(texts)} texts and {len(given)} {name}: give one for each text.")

@@ -166,12 +166,22 @@ def _data_spec(
     both_texts: Annotated[
         bool, Option("--both-texts", help="Mask and explain both texts of a pair, the second one too.")
     ] = False,
-    label: Annotated[str, Option(help="Column with the label: words or numbers.")] = "label",
+    label: Annotated[str, Option(help="Column with the class: words or numbers.")] = "label",
+    labels: Annotated[
+        str | None, Option(help="Several labels at once: 0/1 columns, as in toxic,threat; or one column of lists.")
+    ] = None,
+    number: Annotated[str | None, Option(help="Column with a number to predict, in place of a class.")] = None,
     group: Annotated[
         str | None,
         Option(help="Column of what several texts share, as their author: kept in one split, counted as one."),
     ] = None,
-    metric: Annotated[str, Option(help=f"With --data: {either('performance.METRICS')}.")] = "accuracy",
+    metric: Annotated[
+        str,
+        Option(
+            help=f"With --data: {either('performance.METRICS')}.  [default: accuracy; --labels: label-micro-f1; "
+            "--number: r2]"
+        ),
+    ] = "",
     classes: Annotated[str | None, Option(help="Other names for labels: neg=negative,pos=positive.")] = None,
     clean_labels: Annotated[
         bool, Option("--clean-labels", help="Merge labels that differ only in case or surrounding spaces.")

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from faithmeter.problems import NUMBER
 from faithmeter.progress import Terminal
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def print_performance(run: "Run") -> None:
     table.add_column(f"test {config.metric}", justify="right")
     for ratio, name in ((0.0, "none"), (0.5, "50 %, at random"), (1.0, "100 %")):
         table.add_row(name, f"{find(rows, 'performance', ratio=ratio)['value']:.3f}")
-    table.add_row("class majority", f"{find(rows, 'majority')['value']:.3f}")
+    table.add_row(config.problem.blind, f"{find(rows, 'majority')['value']:.3f}")
     console.print(table)
     library = "peft" if config.training is not None and config.training.lora else "transformers"
     console.print(f"Run: {run.path}. Model, for {library}: {run.model_folder}.", soft_wrap=True)
@@ -145,9 +146,12 @@ def print_explanation(explanation: "Explanation", tokens: bool) -> None:
     console.print(_painted(explanation.text, pieces, strongest), soft_wrap=True)
     if beside and explanation.context is not None:
         console.print(_painted(explanation.context, beside, strongest), soft_wrap=True)
+    answer = f"{explanation.predicted} (p({explanation.target}) = {explanation.probability:.3f})"
+    if explanation.problem == NUMBER:
+        answer = explanation.answer
     p_value = "not tested" if explanation.p_value is None else f"{explanation.p_value:.3f}"
     console.print(
-        f"{explanation.predicted} (p({explanation.target}) = {explanation.probability:.3f}) by {explanation.measure}; "
+        f"{answer} by {explanation.measure}; "
         f"faithfulness of this explanation: ACU {explanation.acu:.3f}, RACU {_number(explanation.racu)}; "
         f"in-distribution p-value: {p_value}",
         soft_wrap=True,

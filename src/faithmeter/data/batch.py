@@ -36,6 +36,7 @@ def listed(texts: Texts, contexts: Texts | None = None) -> tuple[Sequence[str], 
 class Batch:
     """Rows padded to the longest: (rows, tokens) tensors, and a label and a dataset row for each; `split` is theirs.
 
+    `labels` are (rows,) class numbers, or (rows, outputs) numbers where a text has several labels or a number.
     `units` says which maskable tokens are masked and explained as a whole: they have one number, from 0 on; others -1.
     None if every token is its own unit.
     """
@@ -64,7 +65,8 @@ class Batch:
     def take(self, index: Tensor) -> "Batch":
         """Return some of the rows, in the order given and as often as given, without the padding that none needs."""
         length = max(1, int(self.attention_mask[index].sum(dim=1).max())) if len(index) else 1
-        return self._each(lambda value: value[index][:, :length] if value.ndim == 2 else value[index])
+        taken = self._each(lambda value: value[index][:, :length] if value.ndim == 2 else value[index])
+        return replace(taken, labels=self.labels[index])  # which may be two-dimensional, too
 
     def between(self, part: slice) -> "Batch":
         """Return neighbouring rows, padded as they are."""
@@ -106,7 +108,7 @@ class Encoded:
     sequence: np.ndarray[Any, np.dtype[np.int8]]
     masked: Mask
     offsets: Ints
-    labels: Ints
+    labels: np.ndarray[Any, np.dtype[Any]]
     pad_token_id: int
     truncated: int = 0
     units: Ints | None = None
@@ -121,6 +123,11 @@ class Encoded:
     def lengths(self) -> Ints:
         """Tokens a row."""
         return np.diff(self.offsets)
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs of a model are explained for each text: one class, or every label, or the one number."""
+        return int(self.labels.shape[1]) if self.labels.ndim == 2 else 1
 
     @property
     def maskable(self) -> Mask:

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from faithmeter.data.labels import clean_labels, nameless, numbers_first, require_clear_labels
+from faithmeter.data.outputs import names_told, number_outputs, with_outputs
 from faithmeter.data.tables import SUFFIXES, Row, columns_of, holds_bytes, read_rows
 from faithmeter.data.tasks import Task, find_task
 from faithmeter.errors import InputError, first_line, nearest
+from faithmeter.performance import metric_for
+from faithmeter.problems import CLASSES, LABELS, NUMBER
 
 if TYPE_CHECKING:
     import datasets  # at run time where a data set is built: it takes as long to import as a short text to explain
@@ -32,7 +35,9 @@ MANY_STORIES = 0.2  # share of rows that begin like the row before, from which o
 class DataSpec:
     """The source of a run's data. It is stored with the run, so that later commands find the same texts.
 
-    Either `task` names a row of `TASKS`, or `data` is a file or a folder of the user's own with the columns given.
+    Either `task` names a row of `TASKS`, or `data` is a file or a folder of the user's own with the columns given. What
+    is predicted is a class (`label`), several `labels` at once (0/1 columns with commas between their names, or one
+    column of lists), or a `number`. Without a `metric` it is the usual one: accuracy, F1 of all labels, or R².
     `classes` renames labels, as in `neg=negative,pos=positive`; two with the same name become one class. `clean_labels`
     merges labels that differ only in case or in surrounding spaces, before `classes`. `group` names the column of what
     several texts have in common, such as their author: a group is in one split only, and results count groups. `seed`
@@ -51,7 +56,7 @@ class DataSpec:
     text: str = "text"
     context: str | None = None
     label: str = "label"
-    metric: str = "accuracy"
+    metric: str = ""
     classes: str | None = None
     clean_labels: bool = False
     train_rows: int | None = None
@@ -61,10 +66,35 @@ class DataSpec:
     group: str | None = None
     row_order: str = BY_CONTENT
     both_texts: bool = False
+    labels: str | None = None
+    number: str | None = None
 
     def __post_init__(self) -> None:
+        self._require_one_answer()
+        metric = metric_for(self.problem, self.metric) if self.problem != CLASSES else self.metric or "accuracy"
+        object.__setattr__(self, "metric", metric)
         if self.row_order not in ROW_ORDERS:
             raise InputError(f"There is no order of rows {self.row_order!r}: choose {' or '.join(ROW_ORDERS)}.")
+
+    def _require_one_answer(self) -> None:
+        """Refuse data that is to have a class, labels and a number at once, and what is only for classes."""
+        given = {"--labels": self.labels, "--number": self.number}
+        given |= {} if self.label == "label" else {"--label": self.label}
+        named = [option for option, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise InputError(
+                f"{' and '.join(named)} name two kinds of answers: give --label for one class per text, --labels for "
+                "several labels at once, or --number for a number."
+            )
+        beside = {"--classes": self.classes is not None, "--clean-labels": self.clean_labels, "--task": self.task}
+        unfit = next((option for option, value in beside.items() if value), None)
+        if self.problem != CLASSES and unfit is not None:
+            raise InputError(f"{unfit} is for data with one class per text, and not for {named[0]}: leave it out.")
+
+    @property
+    def problem(self) -> str:
+        """What is predicted: one of several classes, several labels, or a number."""
+        return LABELS if self.labels is not None else NUMBER if self.number is not None else CLASSES
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> "DataSpec":
@@ -89,20 +119,29 @@ class DataSpec:
         """Return the task that this stands for."""
         if (self.task is None) == (self.data is None):
             raise InputError("Give either --task NAME (see `faithmeter tasks`) or --data FILE, and not both.")
-        if self.task is not None:
-            task = find_task(self.task)
-        else:
-            assert self.data is not None
-            name = Path(self.data).name.split(".")[0]
-            task = Task(name, self.text, self.context, self.label, None, self.metric, 10, "")
+        task = find_task(self.task) if self.task is not None else self._own_task()
         if self.both_texts and task.context is None:
             raise InputError("There are no pairs whose two texts could be masked: name the second one with --context.")
         return dataclasses.replace(task, both_texts=self.both_texts)
 
+    def _own_task(self) -> Task:
+        assert self.data is not None
+        name = Path(self.data).name.split(".")[0]
+        outputs = [] if self.problem == CLASSES else (self.number or self.labels or "").split(",")
+        columns = tuple(column.strip() for column in outputs)
+        if len(set(columns)) < len(columns) or not all(columns) or (self.problem == NUMBER and len(columns) > 1):
+            raise InputError(
+                f"{', '.join(outputs)}: name each column once, with commas between them; a number has one."
+            )
+        metric = metric_for(self.problem, self.metric)
+        task = Task(name, self.text, self.context, self.label, None, metric, 10, "")
+        return dataclasses.replace(task, problem=self.problem, outputs=columns)
+
     @property
     def options(self) -> dict[str, Any]:
         """The options of the command line that name this data, but for those that are as usual."""
-        usual = (("text", "text"), ("label", "label"), ("metric", "accuracy"), ("row_order", BY_CONTENT))
+        metric = metric_for(self.problem, "")
+        usual = (("text", "text"), ("label", "label"), ("metric", metric), ("row_order", BY_CONTENT))
         named = {name: value for name, value in vars(self).items() if (name, value) not in usual and name != "seed"}
         return {**named, "data_seed": self.seed}
 
@@ -127,6 +166,7 @@ class DataSpec:
 class Splits:
     """A task's data, ready for a tokenizer: columns `text`, `context` (of a pair) and `label`, a class number.
 
+    Of several labels `label` is a list of 0 and 1, in the order of `labels`; of a number it is a list of that number.
     `group` follows where the data has groups, as text, and empty where a row is a group of its own. Other columns may
     follow, unchanged.
     """
@@ -140,6 +180,8 @@ class Splits:
 
     def in_order_of(self, labels: Sequence[str]) -> "Splits | None":
         """Return the same rows with the class numbers of a model that has these classes; None if they do not fit."""
+        if self.task.problem != CLASSES:
+            return self._outputs_in_order_of(labels)
         numbers = match_labels(self.labels, labels)
         if numbers is None:
             return None
@@ -152,6 +194,22 @@ class Splits:
             found = [numbers[label] for label in split["label"]]
             changed[part] = split.remove_columns("label").add_column("label", found)
         return dataclasses.replace(self, labels=names, **changed)
+
+    def _outputs_in_order_of(self, labels: Sequence[str]) -> "Splits | None":
+        """Return the same rows with their labels in a model's order; its one number has whatever name."""
+        if self.task.problem == NUMBER or nameless(labels):
+            return self if len(labels) == len(self.labels) else None
+        if sorted(labels) != sorted(self.labels):
+            return None
+        order = [self.labels.index(name) for name in labels]
+        if order == list(range(len(order))):
+            return self
+        changed = {}
+        for part in SPLITS:
+            split = getattr(self, part)
+            found = [[row[place] for place in order] for row in split["label"]]
+            changed[part] = split.remove_columns("label").add_column("label", found)
+        return dataclasses.replace(self, labels=tuple(labels), **changed)
 
     @property
     def fingerprint(self) -> str:
@@ -181,14 +239,14 @@ def _needed_columns(task: Task, group: str | None) -> list[str]:
 
     Texts may be grouped by their context, such as one premise.
     """
-    needed = [column for column in (task.text, task.context, task.label) if column is not None]
+    needed = [column for column in (task.text, task.context, *task.gold_columns) if column is not None]
     twice = next((column for column in needed if needed.count(column) > 1), None)
     if twice is not None:
         raise InputError(
             f"The column {twice!r} is used twice: text, context and label must be different columns, because a model "
-            "must not read the label. Name them with --text, --context and --label."
+            "must not read the label. Name them with --text, --context and --label, --labels or --number."
         )
-    if group is not None and group in (task.text, task.label):
+    if group is not None and group in (task.text, *task.gold_columns):
         what = "text" if group == task.text else "label"
         raise InputError(
             f"The column {group!r} is used twice, as {what} and as group: a group is what several texts have in "
@@ -219,7 +277,11 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
             require_columns(named[0], keep[:1], f"{origin} ({part})")
         require_text(named, needed, f"{origin} ({part})")
         prepared = task.prepare(named, spec.seed) if task.prepare is not None else named
-        kept = _labelled(prepared, task, part, origin, notes)
+        kept = (
+            _labelled(prepared, task, part, origin, notes)
+            if task.problem == CLASSES
+            else with_outputs(prepared, task, f"{origin} ({part})")
+        )
         tables[part] = [
             {new: row[old] if new == "label" else as_text(row[old]) for new, old in columns.items() if old is not None}
             | ({} if spec.group is None else {"group": _group_name(row.get(spec.group))})
@@ -230,11 +292,8 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
             notes += _stories(tables[part], part, spec)
             if spec.row_order == BY_CONTENT:
                 tables[part].sort(key=_by_content)
-    if task.labels is None and spec.clean_labels:
-        notes += clean_labels(tables.values())
-    task = _rename_labels(tables, task, spec)
-    if task.labels is None and not labels_known:
-        notes += require_clear_labels(tables.values(), spec.classes, origin, mixed=spec.clean_labels)
+    if task.problem == CLASSES:
+        task = _clear_labels(tables, task, spec, origin, notes, labels_known=labels_known)
     notes += _ungrouped(tables, spec.group)
     _make_missing_splits(tables, spec.seed, origin, notes)
     notes += _in_two_splits(tables, spec.group)
@@ -242,7 +301,11 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
         count = getattr(spec, f"{part}_rows")
         if count is not None:
             tables[part] = _subset(tables[part], count, spec.seed)
-    labels = _number_labels(tables, task, origin)
+    if task.problem == CLASSES:
+        labels = _number_labels(tables, task, origin)
+    else:
+        labels, told = number_outputs(tables, task, origin)
+        notes += told
     for part in SPLITS:
         empty = sum(not row["text"].strip() for row in tables[part])
         if empty:
@@ -400,7 +463,9 @@ def require_columns(row: Row, needed: Iterable[str], where: str, own: bool = Fal
     """Refuse a row without a column that is needed, and name those that it has."""
     for column in needed:
         if column not in row:
-            advice = " Name the columns with --text, --context, --label and --group." if own else ""
+            advice = (
+                " Name the columns with --text, --context, --label (or --labels, --number) and --group." if own else ""
+            )
             raise InputError(
                 f"{where} has no column {column!r}; it has {', '.join(map(repr, row))}.{nearest(column, row)}{advice}"
             )
@@ -472,6 +537,18 @@ def _rename_labels(tables: dict[str, list[Row]], task: Task, spec: DataSpec) -> 
             row["label"] = names.get(row["label"], row["label"])
     named = task.labels and tuple(dict.fromkeys(names.get(label, label) for label in task.labels))
     return dataclasses.replace(task, labels=named)
+
+
+def _clear_labels(
+    tables: dict[str, list[Row]], task: Task, spec: DataSpec, origin: str, notes: list[str], *, labels_known: bool
+) -> Task:
+    """Merge and rename labels as the user says, in place, and refuse what is unclear; return the task with names."""
+    if task.labels is None and spec.clean_labels:
+        notes += clean_labels(tables.values())
+    task = _rename_labels(tables, task, spec)
+    if task.labels is None and not labels_known:
+        notes += require_clear_labels(tables.values(), spec.classes, origin, mixed=spec.clean_labels)
+    return task
 
 
 def _number_labels(tables: dict[str, list[Row]], task: Task, origin: str) -> tuple[str, ...]:
@@ -556,7 +633,8 @@ def _split_by_group(rows: list[Row], seed: int, where: str) -> tuple[list[Row], 
     first: dict[str, int] = {}
     for group in order:
         for place in members[group]:
-            first.setdefault(rows[place]["label"], group)
+            for name in names_told(rows[place]["label"]):
+                first.setdefault(name, group)
     kept_groups = set(first.values())
     free = [group for group in order if group not in kept_groups]
     wanted = len(rows) - round(0.8 * len(rows))
@@ -600,9 +678,10 @@ def _labels_first(rows: list[Row], order: np.ndarray[Any, Any]) -> list[int]:
     """Move one row of each label to the front, so that a rare label stays in train."""
     first: dict[str, int] = {}
     for index in order.tolist():
-        first.setdefault(rows[index]["label"], index)
-    kept = set(first.values())
-    return [*first.values(), *(index for index in order.tolist() if index not in kept)]
+        for name in names_told(rows[index]["label"]):
+            first.setdefault(name, index)
+    kept = dict.fromkeys(first.values())
+    return [*kept, *(index for index in order.tolist() if index not in kept)]
 
 
 def _subset(rows: list[Row], count: int, seed: int) -> list[Row]:

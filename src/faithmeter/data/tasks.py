@@ -13,6 +13,7 @@ import numpy as np
 from faithmeter.data import babi
 from faithmeter.data.tables import Row
 from faithmeter.errors import InputError, nearest
+from faithmeter.problems import CLASSES
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Task:
     train. `renames` maps the column names of other copies of the same data to the names used here. `relabel` maps label
     numbers to others and drops the rows whose label is not in it. `both_texts` says that the context is masked and
     explained, too, which a run may ask for.
+
+    `problem` says whether a text has one class, several labels or a number; of the latter two, `outputs` are the
+    columns that hold them.
     """
 
     name: str
@@ -54,6 +58,13 @@ class Task:
     prepare: Callable[[list[Row], int], list[Row]] | None = None
     note: str = ""
     both_texts: bool = False
+    problem: str = CLASSES
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def gold_columns(self) -> tuple[str, ...]:
+        """The columns that hold what is to be predicted."""
+        return self.outputs or (self.label,)
 
     @property
     def sources(self) -> str:

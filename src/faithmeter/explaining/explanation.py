@@ -19,6 +19,7 @@ from faithmeter.in_distribution.p_values import simes
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.measuring.curves import Floats, area_between_curves, mask_most_important, masking_walk
 from faithmeter.models.classifier import Classifier
+from faithmeter.problems import CLASSES, NUMBER, in_words
 from faithmeter.statistics.one_text import FEWEST_ORDERS, adjusted_p_values, randomisation_p_value
 
 RANDOM_RUNS, ORDERS = 5, 99
@@ -30,11 +31,12 @@ PREDICTED = "predicted"  # the target that stands for the predicted class
 class ExplainOptions:
     """How texts are explained.
 
-    `target` is `predicted` or the name of the class whose logit is explained. `by` is what is masked and explained as a
-    whole: a token, word, sentence, or chunk of at most `chunk` tokens; by default what a run was measured by, or
-    tokens. `random_runs` random draws make the curve that an explanation is compared with. `orders` more random orders
-    test it: 0 for none, or at least 19, so that a p-value can be small. Each costs up to 9 passes of the text, which is
-    expensive for long texts. All randomness comes from `seed` and the text's number.
+    `target` is `predicted` or the name of the class or label whose logit is explained. Of a model that gives several
+    labels at once, `predicted` is the most probable one; of a number there is nothing to choose. `by` is what is masked
+    and explained as a whole: a token, word, sentence, or chunk of at most `chunk` tokens; by default what a run was
+    measured by, or tokens. `random_runs` random draws make the curve that an explanation is compared with. `orders`
+    more random orders test it: 0 for none, or at least 19, so that a p-value can be small. Each costs up to 9 passes of
+    the text, which is expensive for long texts. All randomness comes from `seed` and the text's number.
     """
 
     target: str = PREDICTED
@@ -61,7 +63,7 @@ class ExplainOptions:
 
 
 def require_target(target: str, labels: Sequence[str]) -> None:
-    """Raise InputError for an unknown class."""
+    """Raise InputError for an unknown class or label."""
     if target != PREDICTED and target not in labels:
         raise InputError(f"There is no class {target!r}.{nearest(target, labels)} It has {', '.join(labels)}.")
 
@@ -104,6 +106,9 @@ class Explanation:
 
     Where both texts of a pair are masked, `context_tokens`, `context_words` and `context_units` are the pieces of the
     context, and the indices in `steps` count the tokens of the text and then those of the context.
+
+    `problem` says what the model answers. Of several `labels`, `predicted` names those above one half. Of a `number`,
+    `probability` is that number, and a curve is how far it has moved from that of the unmasked text: 0, then below.
     """
 
     text: str
@@ -134,6 +139,14 @@ class Explanation:
     context_tokens: tuple[Piece, ...] = ()
     context_words: tuple[Piece, ...] = ()
     context_units: tuple[Piece, ...] = ()
+    problem: str = CLASSES
+
+    @property
+    def answer(self) -> str:
+        """What the model answers, in a few words: the prediction and the target's probability, or the number."""
+        if self.problem == NUMBER:
+            return f"{self.target} = {self.probability:.4g}"
+        return f"{self.predicted}, p({self.target}) = {self.probability:.3f}"
 
     @property
     def against_orders(self) -> str | None:
@@ -190,8 +203,7 @@ class Explanation:
 
     def _says(self) -> str:
         tested = "" if self.beaten is None else f", better than {self.beaten} of {self.orders} random orders"
-        said = f"{self.predicted}, p({self.target}) = {self.probability:.3f}, by {self.measure}, ACU {self.acu:.3f}"
-        return said + tested
+        return f"{self.answer}, by {self.measure}, ACU {self.acu:.3f}{tested}"
 
 
 def explain_texts(
@@ -251,8 +263,8 @@ def explain_text(
     by, chunk = options.units
     encoded = with_units(classifier.encode([text], contexts), classifier, [text], contexts, by=by, chunk=chunk)
     batch = replace(encoded.batch([0]), rows=torch.tensor([row]))
-    predicted = int(classifier.predict_with_features(batch)[0].argmax())
-    explained = predicted if options.target == PREDICTED else classifier.labels.index(options.target)
+    likeliest = int(classifier.predict_with_features(batch)[0].argmax())
+    explained = likeliest if options.target == PREDICTED else classifier.labels.index(options.target)
     targets, seed = torch.tensor([explained]), options.seed
     baseline = _random_curve(classifier, batch, targets, seed, options.random_runs)
     orders = _random_order_curves(classifier, batch, targets, seed, options.orders)
@@ -261,7 +273,7 @@ def explain_text(
         replace(
             _against(
                 orders,
-                _explain(classifier, batch, text, context, measure, predicted, targets, baseline, masf, seed),
+                _explain(classifier, batch, text, context, measure, targets, baseline, masf, seed),
             ),
             by=f"{by} of {chunk}" if by == CHUNKED else by,
             unread=unread,
@@ -288,17 +300,17 @@ def _cut_in_words(classifier: Classifier, unread: int, read: int, pair: bool) ->
 
 
 def _random_curve(classifier: Classifier, batch: Batch, targets: Tensor, seed: int, runs: int) -> Floats:
-    """Return the mean probability of the target at every step of masking at random."""
+    """Return the mean probability of the target at every step of masking at random (see `_curves`)."""
     random, batch = IMPORTANCE_MEASURES["random"], batch.to(classifier.device)
     walks = [step for run in range(runs) for step in masking_walk(classifier, batch, random, targets, seed=seed + run)]
     masked = torch.cat([step.masked for step in walks])
     logits = classifier.logits_of_masks(batch, torch.zeros(len(walks), dtype=torch.long, device=masked.device), masked)
-    answers = logits.double().softmax(dim=-1)[:, int(targets)]
-    return answers.view(runs, -1).mean(dim=0).cpu().numpy()
+    curves = _curves(classifier, logits, int(targets)).view(runs, -1)
+    return curves.mean(dim=0).cpu().numpy()
 
 
 def _random_order_curves(classifier: Classifier, batch: Batch, targets: Tensor, seed: int, orders: int) -> Floats:
-    """Return (orders, steps + 1) probabilities of the target as one text is masked in random orders.
+    """Return (orders, steps + 1) probabilities of the target as one text is masked in random orders (see `_curves`).
 
     They are of other draws than the baseline and than any measure, from the seed and the text's row. Maskings that
     several orders share, such as all of it, are predicted once.
@@ -317,8 +329,16 @@ def _random_order_curves(classifier: Classifier, batch: Batch, targets: Tensor, 
     walks.append(every.masked | every.maskable)
     masked, place = torch.stack(walks, dim=1).flatten(0, 1).unique(dim=0, return_inverse=True)
     logits = classifier.logits_of_masks(batch, torch.zeros(len(masked), dtype=torch.long, device=masked.device), masked)
-    answers = logits.double().softmax(dim=-1)[place, int(targets)]
-    return answers.view(orders, STEPS + 1).cpu().numpy()
+    return _curves(classifier, logits[place], int(targets)).view(orders, STEPS + 1).cpu().numpy()
+
+
+def _curves(classifier: Classifier, logits: Tensor, target: int) -> Tensor:
+    """Return what is followed as a text is masked, of logits that begin with the unmasked text's.
+
+    That is the target's probability. A number has none: it is how near it stays to that of the unmasked text.
+    """
+    answers = classifier.problem.scores(logits.double())[:, target]
+    return -(answers - answers[0]).abs() if classifier.problem.name == NUMBER else answers
 
 
 def _against(orders: Floats, explanation: Explanation) -> Explanation:
@@ -345,7 +365,6 @@ def _explain(
     text: str,
     context: str | None,
     measure: ImportanceMeasure,
-    predicted: int,
     targets: Tensor,
     baseline: Floats,
     masf: MaSF | None,
@@ -353,8 +372,9 @@ def _explain(
 ) -> Explanation:
     importance = measure.explain(classifier, batch, targets, seed)
     walk = list(masking_walk(classifier, batch, measure, targets, seed=seed, importance=importance))
-    answers, p_values = _follow(classifier, walk, masf)
-    curve = answers[:, int(targets)].numpy()
+    logits, p_values = _follow(classifier, walk, masf)
+    answers, curve = classifier.problem.scores(logits.double()), _curves(classifier, logits, int(targets)).numpy()
+    predicted = [in_words(classifier.problem, classifier.labels, each) for each in answers.tolist()]
     acu, racu = area_between_curves(curve, baseline)
     first, tokens, words, units = _pieces(classifier, batch, text, context, importance[0])
     second, *beside = _pieces(classifier, batch, text, context, importance[0], CONTEXT)
@@ -362,8 +382,8 @@ def _explain(
     steps = tuple(
         Step(
             masked=tuple(number for number, position in enumerate(positions) if bool(masked.masked[0, position])),
-            predicted=classifier.labels[int(answers[step].argmax())],
-            probability=float(curve[step]),
+            predicted=predicted[step],
+            probability=float(answers[step, int(targets)]),
             p_value=None if p_values is None else float(p_values[step]),
         )
         for step, masked in enumerate(walk)
@@ -372,9 +392,9 @@ def _explain(
         text=text,
         context=context,
         measure=measure.name,
-        predicted=classifier.labels[predicted],
+        predicted=predicted[0],
         target=classifier.labels[int(targets)],
-        probability=float(curve[0]),
+        probability=float(answers[0, int(targets)]),
         tokens=tokens,
         words=words,
         units=units,
@@ -387,17 +407,17 @@ def _explain(
         context_tokens=beside[0],
         context_words=beside[1],
         context_units=beside[2],
+        problem=classifier.problem.name,
     )
 
 
 def _follow(classifier: Classifier, walk: list[Batch], masf: MaSF | None) -> tuple[Tensor, Tensor | None]:
-    """Return the (steps, classes) probabilities along a walk, and each step's p-value of being in-distribution."""
+    """Return the (steps, classes) logits along a walk, and each step's p-value of being in-distribution."""
     steps = Batch.stacked(walk)
     logits, features = classifier.predict_with_features(steps)
-    answers = logits.double().softmax(dim=-1)
     if masf is None:
-        return answers, None
-    return answers, masf.walk_p_values(steps, features, torch.arange(len(walk)))[1]
+        return logits, None
+    return logits, masf.walk_p_values(steps, features, torch.arange(len(walk)))[1]
 
 
 def _pieces(

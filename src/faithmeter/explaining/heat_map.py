@@ -60,30 +60,40 @@ def small_curve(
 ) -> str:
     """Return the probability of a class as tokens are masked (orange), and under random masking (grey, dashed).
 
+    Values below 0 are of a number: how far it has moved from that of the unmasked text, drawn from 0 down.
     `band` is the lower and the upper end of where random orders lie, drawn as a grey area.
     The line of class `fm-at` stands at the unmasked text, for a page to move by `data-width`; `name`, which must be
     HTML already, is for who listens.
     """
     steps = len(curve) - 1
+    lowest = min(0.0, *curve, *random_curve, *(value for values in band for value in values))
+    low, high = (lowest, 0.0) if lowest < 0 else (0.0, 1.0)
+
+    def y(value: float) -> float:
+        return TOP + (HEIGHT - BOTTOM - TOP) * (high - value) / (high - low)
 
     def points(values: Sequence[float]) -> str:
-        return " ".join(f"{_x(step, steps):.1f},{_y(value):.1f}" for step, value in enumerate(values))
+        return " ".join(f"{_x(step, steps):.1f},{y(value):.1f}" for step, value in enumerate(values))
 
     around = ""
     if len(band) == 2 and all(band):
-        low, high = (points(values).split(" ") for values in band)
-        around = f'<polygon class="fm-band" points="{" ".join((*low, *reversed(high)))}" fill="#888888" opacity=".25"/>'
+        below, above = (points(values).split(" ") for values in band)
+        around = (
+            f'<polygon class="fm-band" points="{" ".join((*below, *reversed(above)))}" fill="#888888" opacity=".25"/>'
+        )
     grid = "".join(
-        f'<text x="{LEFT - 4}" y="{_y(value) + 3:.1f}" text-anchor="end">{value:g}</text>'
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{_y(value):.1f}" y2="{_y(value):.1f}" stroke="currentColor" '
+        f'<text x="{LEFT - 4}" y="{y(value) + 3:.1f}" text-anchor="end">{value:.2g}</text>'
+        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="currentColor" '
         'stroke-width=".5" opacity=".3"/>'
-        for value in (0.0, 0.5, 1.0)
+        for value in (low, (low + high) / 2, high)
     )
     ticks = "".join(
         f'<text x="{_x(step, steps):.1f}" y="{HEIGHT - 6}" text-anchor="middle">{100 * step // steps}</text>'
         for step in (0, steps // 2, steps)
     )
     label = f"Probability while masking: {curve[0]:.2f} unmasked, {min(curve):.2f} at its lowest"
+    if lowest < 0:
+        label = f"The number while masking: it moves by up to {-min(curve):.2f}"
     return (
         f'<svg class="fm-curve" role="img" aria-label="{name}. {label}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'fill="currentColor" stroke="none" font-size="9">{grid}'
@@ -97,7 +107,3 @@ def small_curve(
 
 def _x(step: int, steps: int) -> float:
     return LEFT + (WIDTH - LEFT - RIGHT) * step / steps
-
-
-def _y(value: float) -> float:
-    return TOP + (HEIGHT - BOTTOM - TOP) * (1 - value)

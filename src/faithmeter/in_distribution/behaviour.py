@@ -7,15 +7,18 @@ is no surer than the classes' shares allow. Neither proves that masks were train
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from faithmeter.data.batch import Encoded
 from faithmeter.in_distribution.limits import EXCESS_ALLOWED
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import below_majority_p_value, majority_performance, performance
+from faithmeter.problems import CLASSES, LABELS, Problem
 from faithmeter.statistics import LEVEL, mean_interval
 
 
@@ -25,7 +28,8 @@ class AllMasked:
 
     `p_value` is how often a model as good as the class majority would do so badly by chance. `excess_loss` is by how
     many nats per text its cross-entropy exceeds that of answering every text with the shares of the classes in
-    training; `interval` holds 95 % of it, over texts.
+    training; `interval` holds 95 % of it, over texts. Of labels it is the mean over labels. Of a number it is that of
+    normal numbers about the answer, with the spread of training: half the squared error in units of their variance.
     """
 
     texts: int
@@ -42,15 +46,31 @@ class AllMasked:
         return self.p_value > LEVEL and sure <= EXCESS_ALLOWED
 
 
+def _blind_losses(
+    problem: Problem, train_labels: np.ndarray[Any, Any], gold: Tensor, outputs: int
+) -> tuple[Tensor, float]:
+    """Return the loss of each text, answered as training suggests without reading, and what a nat is in that loss.
+
+    One text more of every class, and one with and one without each label: nothing is impossible because training has
+    none of it.
+    """
+    if problem.name == CLASSES:
+        counts = np.bincount(train_labels, minlength=outputs) + 1.0
+        return -torch.from_numpy(np.log(counts / counts.sum()))[gold], 1.0
+    blind, unit = train_labels.mean(axis=0), 2 * float(train_labels.var())
+    if problem.name == LABELS:
+        shares = (train_labels.sum(axis=0) + 1) / (len(train_labels) + 2)
+        blind, unit = np.log(shares / (1 - shares)), 1.0
+    return problem.loss(torch.from_numpy(blind).expand_as(gold), gold, "none"), unit
+
+
 def all_masked(classifier: Classifier, encoded: Encoded, train_labels: ArrayLike, metric: str) -> AllMasked:
     """Return what a model does with texts of which every maskable token is masked: one pass of each."""
     logits = classifier.predict(encoded.masked_by(lambda _, maskable: maskable)).double().cpu()
-    gold = torch.from_numpy(encoded.labels)
-    predicted = logits.argmax(dim=-1).numpy()
-    # one text more of every class: no class is impossible because training has none
-    counts = np.bincount(np.asarray(train_labels), minlength=logits.shape[1]) + 1.0
-    of_shares = -torch.from_numpy(np.log(counts / counts.sum()))[gold]
-    excess = (torch.nn.functional.cross_entropy(logits, gold, reduction="none") - of_shares).numpy()
+    gold, problem = torch.from_numpy(encoded.labels), classifier.problem
+    predicted = problem.answers(logits).numpy()
+    blind, unit = _blind_losses(problem, np.asarray(train_labels), gold, logits.shape[1])
+    excess = ((problem.loss(logits, gold, "none") - blind) / unit).numpy()
     return AllMasked(
         texts=len(encoded),
         performance=performance(metric, encoded.labels, predicted),

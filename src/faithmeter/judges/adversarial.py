@@ -279,5 +279,6 @@ ADVERSARIAL = Judge(
     # two searches, and the gradient of a gradient at each of their steps; long ones follow fewer points
     lambda bench, explaining: 2 * bench.adversary_steps * 3 * min(explaining, 3 * INTEGRATED_POINTS),
     settings=("adversary_steps",),
+    needs_classes=True,
     on_request=True,  # takes hours; the others take minutes
 )

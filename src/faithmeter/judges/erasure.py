@@ -146,5 +146,6 @@ ERASURE = Judge(
         outside=(_caution("comprehensiveness"), _caution("sufficiency")),
     ),
     tests_masked=True,
+    needs_classes=True,
     shares_explanations=True,
 )

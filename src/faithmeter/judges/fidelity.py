@@ -111,6 +111,7 @@ FIDELITY = Judge(
         outside=(_CAUTION,),
     ),
     tests_masked=True,
+    needs_classes=True,
     shares_explanations=True,
 )
 
@@ -148,5 +149,6 @@ FIDELITY_ATTACKED = Judge(
     needs=Need.ATTACKED_TEXTS,
     settings=("attacks", "budget"),
     tests_masked=True,
+    needs_classes=True,
     on_request=True,  # everything is explained once more
 )

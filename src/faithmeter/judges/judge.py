@@ -69,7 +69,7 @@ class Bench:
 
 
 def answers_of(classifier: Classifier, batch: Batch) -> Tensor:
-    """Return the predicted class of each unmasked text."""
+    """Return the predicted class of each unmasked text; of several labels the most probable, of a number 0."""
     rows, here = torch.arange(len(batch), device=classifier.device), batch.to(classifier.device)
     return classifier.logits_of_masks(here, rows, here.masked).argmax(dim=-1).cpu()
 
@@ -160,6 +160,8 @@ class Judge:
     it. `tests_masked` where it asks the in-distribution test, `on_request` where it judges only if it is named,
     `shares_explanations` where all it asks for are explanations of the model as it is, which others have asked for.
     `scored_by_size` where a score's sign does not count, `curves` where its columns are curves to draw.
+    `needs_classes` where it asks whether a prediction changes, or for the probability of one class among others: a
+    model that gives several labels at once, or a number, cannot be judged so.
     """
 
     name: str
@@ -176,6 +178,7 @@ class Judge:
     shares_explanations: bool = False
     scored_by_size: bool = False
     curves: bool = False
+    needs_classes: bool = False
 
     def can_judge(self, measure: ImportanceMeasure) -> bool:
         """Whether it can judge a measure; one whose explanations are given has none of other texts or models."""

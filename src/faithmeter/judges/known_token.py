@@ -146,5 +146,6 @@ KNOWN_TOKEN = Judge(
         ),
     ),
     needs=Need.KNOWN_TOKEN,
+    needs_classes=True,
     settings=("place",),
 )

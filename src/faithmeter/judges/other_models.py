@@ -68,5 +68,13 @@ _SECTION = SectionData(
 # model at all
 RANDOM_WEIGHTS = Judge(WEIGHTS, 200, _untrained, {}, _SECTION, few_passes, lambda _, explaining: 2 * explaining)
 OTHER_SEED = Judge(
-    SEED, 200, _other_seed, {}, _SECTION, few_passes, lambda _, explaining: 2 * explaining + 1, Need.SECOND_RUN
+    SEED,
+    200,
+    _other_seed,
+    {},
+    _SECTION,
+    few_passes,
+    lambda _, explaining: 2 * explaining + 1,
+    Need.SECOND_RUN,
+    needs_classes=True,  # two models are compared where they predict the same class
 )

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from faithmeter.measuring.curves import Curve, Floats, area_between_curves
-from faithmeter.performance import Ints, weighted_performance
+from faithmeter.performance import Gold, Ints, weighted_performance
 from faithmeter.statistics import Groups, Weights, group_numbers
 from faithmeter.statistics.intervals import pseudo_values
 
 
-def areas_of(metric: str, gold: Ints, curves: Sequence[Curve], random: Sequence[Curve]) -> Callable[[Weights], Floats]:
+def areas_of(metric: str, gold: Gold, curves: Sequence[Curve], random: Sequence[Curve]) -> Callable[[Weights], Floats]:
     """Return a function of weights: the (weights' rows, measures) ACU of several measures on the same weighted texts.
 
     The baseline is the mean of the random curves. Without any it is 0: areas that mean nothing by themselves, but whose
@@ -28,7 +28,7 @@ def areas_of(metric: str, gold: Ints, curves: Sequence[Curve], random: Sequence[
 
 
 def paired_differences(
-    metric: str, gold: Ints, curves: Sequence[Curve], rows: Sequence[Ints], groups: Groups | None = None
+    metric: str, gold: Gold, curves: Sequence[Curve], rows: Sequence[Ints], groups: Groups | None = None
 ) -> Floats:
     """Return (texts, measures, measures): what each text adds to the difference of two measures' ACU.
 
@@ -44,11 +44,7 @@ def paired_differences(
     sets = {tuple(np.intersect1d(first, second).tolist()) for first in rows for second in rows}
     for common in (list(each) for each in sets if each):
         those = [k for k, place in enumerate(places) if all(row in place for row in common)]
-        curves_now = [
-            Curve(curves[k].predicted[index], curves[k].probability[index])
-            for k in those
-            for index in [[places[k][row] for row in common]]
-        ]
+        curves_now = [curves[k].at([places[k][row] for row in common]) for k in those]
         own = numbers[common]
         scores = pseudo_values(areas_of(metric, gold[common], curves_now, []), len(own), own) if len(own) > 1 else None
         present = list(dict.fromkeys(own.tolist()))

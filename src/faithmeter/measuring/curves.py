@@ -16,7 +16,7 @@ from faithmeter.data.batch import Batch
 from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.masking import STEPS
 from faithmeter.models.classifier import Classifier
-from faithmeter.performance import Ints, weighted_performance
+from faithmeter.performance import Gold, Ints, weighted_performance
 from faithmeter.statistics import Groups, Weights, group_numbers, percentile_band
 from faithmeter.statistics.intervals import (
     Interval,
@@ -110,10 +110,23 @@ def area_between_curves(performance: Floats, random: Floats) -> tuple[Floats, Fl
 
 @dataclass(frozen=True)
 class Curve:
-    """One measure on one model: for each observation and step the predicted class and the target's probability."""
+    """One measure on one model: for each observation and step the predicted class and the target's probability.
 
-    predicted: Ints  # (observations, steps + 1)
-    probability: Floats  # (observations, steps + 1)
+    Where a text has several labels, `predicted` is the probability of each label, masked by its own explanation, and so
+    is `probability`. Where it has a number, `predicted` is that, and `probability` how near it is to that of the
+    unmasked text: 0 there, and the distance below.
+    """
+
+    predicted: Gold  # (observations, steps + 1), of labels and numbers (observations, steps + 1, outputs)
+    probability: Floats  # (observations, steps + 1), of labels and numbers (observations, outputs, steps + 1)
+
+    def of(self, outputs: Sequence[int]) -> "Curve":
+        """Return the curve of some of the labels."""
+        return Curve(self.predicted[..., outputs], self.probability[:, outputs])
+
+    def at(self, rows: Ints | Sequence[int]) -> "Curve":
+        """Return the curve of some of the observations."""
+        return Curve(self.predicted[rows], self.probability[rows])
 
 
 @dataclass(frozen=True)
@@ -136,7 +149,7 @@ class Faithfulness:
     draws_needed: int | None = None
 
 
-def area_and_scale(metric: str, gold: Ints, curve: Curve, random: Sequence[Curve]) -> Callable[[Weights], Floats]:
+def area_and_scale(metric: str, gold: Gold, curve: Curve, random: Sequence[Curve]) -> Callable[[Weights], Floats]:
     """Return a function of weights: (rows, 2), ACU and what RACU divides it by, Eq. (3) of Madsen et al. (2024).
 
     The baseline is the mean of the random curves; an observation is weighted with all its curves, random ones included.
@@ -153,7 +166,7 @@ def area_and_scale(metric: str, gold: Ints, curve: Curve, random: Sequence[Curve
 
 
 def faithfulness_over_observations(
-    metric: str, gold: Ints, curve: Curve, random: list[Curve], groups: Groups | None = None
+    metric: str, gold: Gold, curve: Curve, random: list[Curve], groups: Groups | None = None
 ) -> Faithfulness:
     """Return ACU and RACU on one model, with intervals by the jackknife: Johnson's of ACU, Fieller's of RACU.
 
@@ -166,7 +179,7 @@ def faithfulness_over_observations(
     acu, scale = statistic(np.ones((1, len(gold))))[0].tolist()
     values = pseudo_values(statistic, len(gold), numbers) if len(gold) > 1 else np.zeros((0, 2))
     by_draw = np.array([_pseudo_areas(metric, gold, each, numbers) for each in random if len(gold) > 1])
-    differ = np.any([each.predicted != curve.predicted for each in random], axis=(0, 2))
+    differ = np.any([(each.predicted != curve.predicted).reshape(len(gold), -1) for each in random], axis=(0, 2))
     differing = int(differ.sum()) if numbers is None else len(np.unique(numbers[differ]))
     return Faithfulness(
         acu=acu,
@@ -181,7 +194,7 @@ def faithfulness_over_observations(
     )
 
 
-def _pseudo_areas(metric: str, gold: Ints, curve: Curve, numbers: Groups | None) -> Floats:
+def _pseudo_areas(metric: str, gold: Gold, curve: Curve, numbers: Groups | None) -> Floats:
     """Return what each observation, or group of them, adds to the area under one curve."""
     reached = weighted_performance(metric, gold, curve.predicted)
     step = 1 / (curve.predicted.shape[1] - 1)
@@ -189,7 +202,7 @@ def _pseudo_areas(metric: str, gold: Ints, curve: Curve, numbers: Groups | None)
 
 
 def performance_band(
-    metric: str, gold: Ints, curves: list[Curve], groups: Groups | None = None
+    metric: str, gold: Gold, curves: list[Curve], groups: Groups | None = None
 ) -> list[tuple[float, float, float]]:
     """Return for each step the mean performance of the curves and its 95 % interval over observations, or `groups`.
 
@@ -216,11 +229,14 @@ def held_by_the_most_important(importance: Tensor, maskable: Tensor, steps: int 
 
 
 def observation_areas(curve: Curve, random: list[Curve]) -> tuple[Floats, Floats]:
-    """Return (ACU, RACU) of every observation, with the target's probability in place of the metric."""
+    """Return (ACU, RACU) of every observation, with the target's probability in place of the metric.
+
+    Of labels and numbers they are (observations, outputs).
+    """
     return area_between_curves(curve.probability, np.mean([r.probability for r in random], axis=0))
 
 
-def random_spread(metric: str, gold: Ints, random: list[Curve]) -> float:
+def random_spread(metric: str, gold: Gold, random: list[Curve]) -> float:
     """Return the standard deviation of one random draw's ACU relative to the mean random curve."""
     ones = np.ones((1, len(gold)))
     curves = np.concatenate([weighted_performance(metric, gold, r.predicted)(ones) for r in random])

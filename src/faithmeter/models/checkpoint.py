@@ -19,8 +19,21 @@ from faithmeter.models.bilstm import BiLSTMForSequenceClassification
 from faithmeter.models.lora import base_of, classes_in, is_adapter, merged, require_base
 from faithmeter.models.sources import cannot_load, model_source
 from faithmeter.models.t5 import ENCODERS, on_the_encoder
+from faithmeter.problems import CLASSES, NUMBER, PROBLEMS, Problem, problem_in, says_nothing
 
 CLASSIFIER = "ForSequenceClassification"
+# what other heads do, by how the names of their models end; none of them answers for a whole text
+OTHER_HEADS = {
+    "ForTokenClassification": "labels each token",
+    "ForMaskedLM": "predicts masked words",
+    "ForPreTraining": "predicts masked words",
+    "ForCausalLM": "writes the next word",
+    "LMHeadModel": "writes the next word",
+    "ForConditionalGeneration": "writes a text",
+    "ForQuestionAnswering": "marks an answer in a text",
+    "ForMultipleChoice": "chooses among several texts",
+    "ForNextSentencePrediction": "says whether a sentence follows another",
+}
 SHOWN = 3  # weights that a message names
 NO_WEIGHTS = (".position_ids", ".token_type_ids", ".inv_freq")  # constants that older versions of transformers saved
 
@@ -58,39 +71,53 @@ def read_base_config(folder: Path) -> transformers.PretrainedConfig:
 
 
 def read_adapted(
-    folder: Path, own: transformers.PretrainedConfig, labels: Sequence[str], *, seed: int, tokens: int
+    folder: Path,
+    own: transformers.PretrainedConfig,
+    labels: Sequence[str],
+    problem: Problem,
+    *,
+    seed: int,
+    tokens: int,
 ) -> transformers.PreTrainedModel:
     """Return an adapter merged into its base; `own` is the config of the whole, `tokens` what its tokenizer knows."""
-    known = classes(own)
+    known = outputs(own, problem)
     if known is None or not same_classes(known, labels):
         raise InputError(
-            f"{folder} is an adapter whose classes are ({', '.join(known or ('none',))}) and not "
+            f"{folder} is an adapter whose {problem.name} are ({', '.join(known or ('none',))}) and not "
             f"({', '.join(labels)}). Train another from its base: --model {base_of(folder)} --lora."
         )
     base_config = read_base_config(folder)
-    model, drawn = read_model(base_of(folder), base_config, labels, seed=seed)
+    model, drawn = read_model(base_of(folder), base_config, labels, problem, seed=seed)
     whole = merged(folder, model, drawn, tokens)
     whole.config.get_text_config().pad_token_id = whole.config.pad_token_id = own.get_text_config().pad_token_id
     return whole
 
 
 def read_model(
-    name: str, own: transformers.PretrainedConfig, labels: Sequence[str], *, seed: int, tokens: int = 0
+    name: str,
+    own: transformers.PretrainedConfig,
+    labels: Sequence[str],
+    problem: Problem,
+    *,
+    seed: int,
+    tokens: int = 0,
 ) -> tuple[transformers.PreTrainedModel, list[str]]:
-    """Return the model with these classes, and the names of the weights that were drawn from `seed` for it.
+    """Return the model with these outputs, and the names of the weights that were drawn from `seed` for it.
 
-    `own` is the checkpoint's config. Where its classes are these, it keeps its head, and no weight is drawn. `tokens`
-    is how many its tokenizer knows, which may be more than the base of an adapter does.
+    `own` is the checkpoint's config. Where its classes, labels or number are these, it keeps its head, and no weight is
+    drawn. `tokens` is how many its tokenizer knows, which may be more than the base of an adapter does.
     """
     if is_adapter(name):
-        return read_adapted(Path(name), own, labels, seed=seed, tokens=tokens), []
-    known = classes(own)
+        return read_adapted(Path(name), own, labels, problem, seed=seed, tokens=tokens), []
+    known = outputs(own, problem)
     keeps = known is not None and same_classes(known, labels)
     config = on_the_encoder(copy.deepcopy(own))
     config.num_labels = len(labels)
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
-    if not keeps:
+    if problem.name != CLASSES:
+        config.problem_type = problem.problem_type
+    elif not keeps:
         config.problem_type = None
     try:
         model_class = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
@@ -123,11 +150,18 @@ def attention_implementation(model_class: type[transformers.PreTrainedModel]) ->
     return "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
 
 
-def classes(config: transformers.PretrainedConfig) -> tuple[str, ...] | None:
-    """Return the classes of a checkpoint that was trained to choose one of them; None if it was not."""
-    if not classifies(config) or no_softmax(config) is not None:
+def outputs(config: transformers.PretrainedConfig, problem: Problem) -> tuple[str, ...] | None:
+    """Return the names of a checkpoint's outputs if it was trained to answer that problem; None if it was not.
+
+    A checkpoint that does not say whether its outputs are classes or labels is taken for what the data has.
+    """
+    if not classifies(config) or not (problem_in(config) is problem or _may_be_labels(config, problem)):
         return None
     return tuple(config.id2label[number] for number in range(config.num_labels))
+
+
+def _may_be_labels(config: transformers.PretrainedConfig, problem: Problem) -> bool:
+    return says_nothing(config) and problem.each_output and config.num_labels > 1
 
 
 def classifies(config: transformers.PretrainedConfig) -> bool:
@@ -144,37 +178,30 @@ def _was_trained_as(config: transformers.PretrainedConfig, ending: str) -> bool:
     return any(kind.endswith(ending) for kind in config.architectures or ())
 
 
-def no_softmax(config: transformers.PretrainedConfig) -> str | None:
-    """Return what kind of head a classifier has, in words, if it does not choose one of several classes."""
-    kind = getattr(config, "problem_type", None)
-    if kind == "multi_label_classification":
-        return "a multi-label head, whose classes do not exclude each other"
-    if kind == "regression":
-        return "a regression head, whose answer is a number and not a class"
-    if config.num_labels < 2:
-        return "a head with a single output, which has no classes to choose from"
-    return None
-
-
-def unfit_head(config: transformers.PretrainedConfig) -> str:
-    """Return what a checkpoint without classes has in place of a head that chooses one of them, in words."""
+def head_in_words(config: transformers.PretrainedConfig) -> str:
+    """Return what head a checkpoint has, in words."""
     if classifies(config):
-        return f"{no_softmax(config)}, and only a softmax over two or more classes can be explained so far"
+        return problem_in(config).head
+    architecture = next(iter(config.architectures or ()), "")
+    does = next((does for ending, does in OTHER_HEADS.items() if architecture.endswith(ending)), None)
+    if does is not None and not _was_trained_as(config, CLASSIFIER):
+        return f"no head that answers for a whole text (it is a {architecture}, which {does})"
     return "no classification head yet (that of a whole T5 reads its decoder, which is not used here)"
 
 
-def require_classes(name: str, config: transformers.PretrainedConfig, labels: Sequence[str]) -> None:
-    """Refuse a checkpoint that was not trained to choose one of these labels, in this order."""
-    own = classes(config)
+def require_outputs(name: str, config: transformers.PretrainedConfig, labels: Sequence[str], problem: Problem) -> None:
+    """Refuse a checkpoint that was not trained to answer that problem with these outputs, in this order."""
+    own = outputs(config, problem)
     if own is None:
+        wanted = f", and not {problem.head}" if classifies(config) else ""
         raise InputError(
-            f"{name} has {unfit_head(config)}. Train it: `faithmeter train RUN --model {name}`, or initialise a new "
-            "head to train yourself with `load_classifier(..., new_head=True)`."
+            f"{name} has {head_in_words(config)}{wanted}. Train it: `faithmeter train RUN --model "
+            f"{name}`, or initialise a new head to train yourself with `load_classifier(..., new_head=True)`."
         )
     if not same_classes(own, labels):
         raise InputError(
-            f"The classes of {name} are ({', '.join(own)}) and not ({', '.join(labels)}), so its predictions would be "
-            "misread. Give its own classes in its own order, or initialise a new head to train with "
+            f"The {problem.name} of {name} are ({', '.join(own)}) and not ({', '.join(labels)}), so its predictions "
+            "would be misread. Give its own in its own order, or initialise a new head to train with "
             "`load_classifier(..., new_head=True)`."
         )
 
@@ -185,7 +212,7 @@ def same_classes(own: Sequence[str], labels: Sequence[str]) -> bool:
 
 
 def require_classifier(model: transformers.PreTrainedModel) -> None:
-    """Refuse a model in memory that does not choose one of several classes for a whole text."""
+    """Refuse a model in memory that does not answer for a whole text."""
     kind = type(model)
     named = any(CLASSIFIER in one.__name__ for one in kind.__mro__)
     if kind.__module__.startswith("transformers.") and not named:
@@ -193,10 +220,16 @@ def require_classifier(model: transformers.PreTrainedModel) -> None:
             f"{kind.__name__} does not classify whole texts, so it has nothing to explain. Load it with "
             "`AutoModelForSequenceClassification`; if it has no such head yet, `faithmeter train` gives it one."
         )
-    head = no_softmax(model.config)
-    if head is not None:
+    outputs_, problem = model.config.num_labels, problem_in(model.config)
+    if outputs_ > 1 and problem is PROBLEMS[NUMBER]:
         raise InputError(
-            f"The {kind.__name__} has {head}, and only a softmax over two or more classes can be explained so far."
+            f"The {kind.__name__} has a regression head with {outputs_} outputs, and one number can be explained. Give "
+            "it a head with one output."
+        )
+    if outputs_ < 2 and problem is not PROBLEMS[NUMBER]:
+        raise InputError(
+            f"The {kind.__name__} has {problem.head}, but a single output, so there is nothing to choose from. If that "
+            'output is a number, say so in its config: problem_type="regression".'
         )
 
 
@@ -242,10 +275,10 @@ def is_of_head(model: transformers.PreTrainedModel, weight: str) -> bool:
     return body is not model and first != model.base_model_prefix and not hasattr(body, first)
 
 
-def new_head_note(config: transformers.PretrainedConfig, drawn: Iterable[str]) -> str:
+def new_head_note(config: transformers.PretrainedConfig, drawn: Iterable[str], problem: Problem) -> str:
     """Return the note about a newly initialised head; `config` is the checkpoint's own."""
-    reason = no_softmax(config) if classifies(config) else None
-    had = "" if reason is None else f"The model has {reason}. "
+    other = classifies(config) and problem_in(config) is not problem
+    had = f"The model has {head_in_words(config)}. " if other else ""
     return f"{had}A new head is learnt: {_few(drawn)} were drawn at random."
 
 
@@ -265,3 +298,23 @@ def draw_head(model: transformers.PreTrainedModel) -> list[str]:
                 parameter._is_hf_initialized = False  # transformers draws only what it did not load
             model._init_weights(module)
     return drawn
+
+
+@torch.no_grad()
+def start_head_at(model: transformers.PreTrainedModel, numbers: Sequence[float]) -> None:
+    """Let a new head of one number begin with the mean and the spread of the numbers that it will learn.
+
+    Otherwise it begins near 0, and a number of another size, such as a price, is learnt late or never: the optimiser
+    moves every weight by about the learning rate, however far it has to go. Where the last layer of the head has no
+    bias, only the spread is set.
+    """
+    layers = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module.out_features == 1 and is_of_head(model, name)
+    ]
+    if layers:
+        found = torch.tensor(numbers, dtype=torch.float64)
+        layers[-1].weight.mul_(float(found.std(correction=0)))
+        if layers[-1].bias is not None:
+            layers[-1].bias.fill_(float(found.mean()))

@@ -18,14 +18,14 @@ import faithmeter.models.prompted  # noqa: F401 (makes both known to transformer
 from faithmeter.data.batch import SPECIAL, Batch, Encoded, Texts, listed, packed
 from faithmeter.errors import InputError
 from faithmeter.models.checkpoint import (
-    classes,
     classifies,
+    head_in_words,
     new_head_note,
+    outputs,
     read_config,
     read_model,
-    require_classes,
     require_classifier,
-    unfit_head,
+    require_outputs,
 )
 from faithmeter.models.fast.fused_linear import fused_linears
 from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_read
@@ -42,6 +42,7 @@ from faithmeter.models.temporary import (
     heard_for_once,
     twice_differentiable,
 )
+from faithmeter.problems import CLASSES, PROBLEMS, Problem, problem_in
 from faithmeter.progress import yield_to_cancellation
 
 MAX_LENGTH = 512
@@ -123,8 +124,13 @@ class Classifier:
         return min(self.tokens_per_batch, TOKENS_PER_CPU_PASS) if self.device.type == "cpu" else self.tokens_per_batch
 
     @property
+    def problem(self) -> Problem:
+        """What the model answers: one of several classes, several labels at once, or a number."""
+        return problem_in(self.model.config)
+
+    @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the logits."""
+        """The names of the classes or labels, in the order of the logits; of a number, its name."""
         return tuple(self.model.config.id2label[i] for i in range(self.model.config.num_labels))
 
     def encodings(self, texts: Texts, contexts: Texts | None = None) -> list[tokenizers.Encoding]:
@@ -142,7 +148,12 @@ class Classifier:
         (whole,) = self.tokenizer([text], contexts, verbose=False).encodings
         return len(whole.ids) - len(read.ids)
 
-    def encode(self, texts: Texts, contexts: Texts | None = None, labels: Sequence[int] | None = None) -> Encoded:
+    def encode(
+        self,
+        texts: Texts,
+        contexts: Texts | None = None,
+        labels: Sequence[int] | Sequence[Sequence[float]] | None = None,
+    ) -> Encoded:
         """Tokenise texts, or pairs of text and context; without labels, every label is 0. A string is one text.
 
         Too long a pair is cut from the longer side, token by token, so the context is never cut away whole. A special
@@ -171,11 +182,19 @@ class Classifier:
             sequence=np.concatenate(sequences) if ids else np.zeros(0, dtype=np.int8),
             masked=np.zeros(len(flat), dtype=np.bool_),
             offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
-            labels=np.asarray(labels if labels is not None else np.zeros(len(ids)), dtype=np.int64),
+            labels=self._gold(len(ids), labels),
             pad_token_id=self.pad_token_id,
             truncated=truncated,
             both_texts=self.both_texts and contexts is not None,
         )
+
+    def _gold(self, texts: int, labels: Sequence[int] | Sequence[Sequence[float]] | None) -> np.ndarray[Any, Any]:
+        """Return (texts,) class numbers; of labels and numbers (texts, outputs)."""
+        if not self.problem.each_output:
+            return np.asarray(labels if labels is not None else np.zeros(texts), dtype=np.int64)
+        if labels is None:
+            return np.zeros((texts, len(self.labels)))
+        return np.asarray(labels, dtype=np.float64).reshape(texts, len(self.labels))
 
     def logits(self, batch: Batch, *, model: torch.nn.Module | None = None) -> Tensor:
         """Return the (rows, classes) logits of a batch, with its masked tokens masked, in the mode the model is in.
@@ -396,6 +415,7 @@ def load_classifier(
     name: str,
     labels: Sequence[str],
     *,
+    problem: str | None = None,
     new_head: bool = False,
     seed: int = 0,
     max_length: int = MAX_LENGTH,
@@ -409,21 +429,31 @@ def load_classifier(
     `notes` of the classifier say so; one that already has these labels keeps its head. Of a T5 only the encoder is
     used. A model without a mask token gets one, see `special_tokens` and `notes`. An adapter is merged into its base.
     With `lora`, the model is frozen and gets an adapter to train.
+
+    `problem` says what it answers: one of several `classes`, several `labels` at once, or a `number`, which has one
+    label, its name. By default it is what the checkpoint says, and classes for a new head.
     """
     own = read_config(name)
+    asked = PROBLEMS[problem] if problem is not None else PROBLEMS[CLASSES] if new_head else problem_in(own)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_source(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InputError(cannot_load(name, error)) from error
     require_words(tokenizer, name)
     if not new_head:
-        require_classes(name, own, labels)
+        require_outputs(name, own, labels, asked)
     known = len(tokenizer)
-    model, drawn = read_model(name, own, labels, seed=seed, tokens=known)
+    model, drawn = read_model(name, own, labels, asked, seed=seed, tokens=known)
     for module in model.modules():
         if type(module).__name__.endswith("SinusoidalPositionalEmbedding"):
             module.requires_grad_(False)  # transformers forgets on loading that these are not learnt
-    told = [new_head_note(own, drawn)] if drawn else []
+    told = [new_head_note(own, drawn, asked)] if drawn else []
+    if not drawn and problem_in(own) is not asked:
+        told.append(
+            f"The config of {name} does not say whether its outputs exclude each other: they are read as "
+            f"{asked.name}, as the data has them. If it was trained to choose one of them, name the data with "
+            f"{PROBLEMS[CLASSES].option}."
+        )
     given = give_missing_tokens(model, tokenizer, classifies=classifies(own))
     classifier = Classifier(model, tokenizer, max_length=max_length, notes=(*given, *told))
     if lora is not None:
@@ -431,14 +461,14 @@ def load_classifier(
     return classifier
 
 
-def classes_of(name: str) -> tuple[str, ...] | None:
-    """Return the classes that a model chooses from, by folder or hub name; None if it has no head that does."""
-    return classes(read_config(name))
+def outputs_of(name: str, problem: str) -> tuple[str, ...] | None:
+    """Return the classes or labels that a model answers with, by folder or hub name; None if it answers otherwise."""
+    return outputs(read_config(name), PROBLEMS[problem])
 
 
 def head_of(name: str) -> str:
-    """Return what a model without classes has in place of a head that chooses one of them, in words."""
-    return unfit_head(read_config(name))
+    """Return what head a model has, in words."""
+    return head_in_words(read_config(name))
 
 
 def _padded(batch: Batch) -> bool:

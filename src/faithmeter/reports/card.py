@@ -2,6 +2,7 @@
 
 from faithmeter.files import write_bytes
 from faithmeter.models.lora import WEIGHTS
+from faithmeter.problems import CLASSES, LABELS, NUMBER
 from faithmeter.reports import sentences
 from faithmeter.reports.evidence import conclusion, evidence
 from faithmeter.reports.formats import as_markdown, plain
@@ -31,7 +32,7 @@ def model_card(run: Run) -> str:
     performance = [row for row in rows if row["kind"] == "performance"]
     if performance:
         cells = [[f"{100 * row['masking_ratio']:.0f} %", f"{row['value']:.3f}"] for row in performance]
-        cells += [["class majority", f"{row['value']:.3f}"] for row in rows if row["kind"] == "majority"]
+        cells += [[config.problem.blind, f"{row['value']:.3f}"] for row in rows if row["kind"] == "majority"]
         table = Table("performance", "", ("tokens masked at random", f"test {config.metric}"), cells)
         parts += ["## Performance", as_markdown(table)]
     if rows_of(rows, "check_p_value"):
@@ -59,21 +60,26 @@ def model_card(run: Run) -> str:
 
 
 def _what_it_is(config: RunConfig) -> str:
-    classes = ", ".join(map(plain, config.labels))
+    outputs = ", ".join(map(plain, config.labels))
     if config.prompt is not None:
         asked = plain(repr(config.prompt["template"]))
         words = ", ".join(map(plain, config.prompt["words"]))
         return (
-            f"A prompted language model, {plain(config.model)}, as a text classifier (classes: {classes}). Its "
+            f"A prompted language model, {plain(config.model)}, as a text classifier (classes: {outputs}). Its "
             f"template is {asked}, with {config.prompt['shots']} answered examples before it; its words are {words}; "
             f"calibration: {config.prompt['calibration']}. Nothing was trained."
         )
+    kind = {
+        CLASSES: f"A text classifier (classes: {outputs})",
+        LABELS: f"A text classifier that gives several labels at once (labels: {outputs}; a sigmoid each)",
+        NUMBER: f"A model that answers a text with a number ({outputs})",
+    }[config.problem.name]
     if config.training is None:
-        return f"A text classifier (classes: {classes}), trained elsewhere and judged by faithmeter."
+        return f"{kind}, trained elsewhere and judged by faithmeter."
     how = config.training
     makes, optimizer = STRATEGIES[how.strategy].makes, OPTIMIZERS[how.optimizer]
     return (
-        f"A text classifier (classes: {classes}), {makes}. Trained from {plain(config.model)} with {optimizer}, "
+        f"{kind}, {makes}. Trained from {plain(config.model)} with {optimizer}, "
         f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}"
         + (f", with {' and '.join(how.robust)} training." if how.robust else ".")
     )

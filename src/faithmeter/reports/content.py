@@ -7,6 +7,8 @@ from typing import Any
 
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges.drift import Points
+from faithmeter.performance import METRICS, problem_of
+from faithmeter.problems import NUMBER
 from faithmeter.reports import figures, sentences
 from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections
@@ -28,6 +30,8 @@ from faithmeter.runs.results import (
     rejected,
     rows_of,
 )
+
+LABEL_MEASURES = 4  # whose areas the table of labels shows
 
 
 @dataclass(frozen=True)
@@ -104,16 +108,17 @@ def _performance(same: Sequence[Subject], prefix: str) -> Section:
         [how, *(number(find(of_one, "performance", ratio=ratio), 3) for ratio in figures.MASKED)]
         for how, of_one in rows.items()
     ]
-    cells.append(["class majority", *[number(find(same[0].rows, "majority"), 3)] * len(figures.MASKED)])
+    blind = problem_of(metric).blind
+    cells.append([blind, *[number(find(same[0].rows, "majority"), 3)] * len(figures.MASKED)])
     several = len(same) > 1
-    shown = "The same, with the class majority." if several else said
+    shown = f"The same, with the {blind}." if several else said
     name = f"{prefix}trainings" if several else f"{prefix}performance"
     of = f", {same[0].title.removesuffix(f', {same[0].how}')}, by how it was trained" if several else ""
     return Section(
         f"How well the model does{of}",
         [
-            "A model that understands masks loses no performance when unmasked, and performs about like the class "
-            "majority when everything is masked."
+            f"A model that understands masks loses no performance when unmasked, and performs about like the {blind} "
+            "when everything is masked."
         ],
         [Table(name, said, ("training", *figures.MASKED.values()), cells)] if several else [],
         [drawn("", name, shown, lambda: figures.performance(rows, metric))],
@@ -159,6 +164,7 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
     return [
         _ranking(subject, prefix, best),
         _falling(subject, prefix),
+        *_by_label(subject, prefix),
         *shown,
         _price(rows, prefix, best),
         _short(rows, prefix),
@@ -218,6 +224,38 @@ def _falling(subject: Subject, prefix: str) -> Section:
     )  # fmt: skip
 
 
+def _by_label(subject: Subject, prefix: str) -> list[Section]:
+    """Return the areas of each label and their curves, where texts have several labels at once."""
+    rows = subject.rows
+    labels = list(dict.fromkeys(str(row.get("detail")) for row in rows_of(rows, "label_acu")))
+    if not labels:
+        return []
+    shown = measures(rows)[:LABEL_MEASURES]
+    cells = [
+        [
+            label,
+            number(find(rows, "label_masked_performance", "random", 0.0, label)),
+            *(number(find(rows, "label_acu", name, detail=label)) for name in shown),
+        ]
+        for label in labels
+    ]
+    title = f"{METRICS[subject.metric].called} of each label unmasked, and each measure's ACU on it"
+    return [
+        Section(
+            "Label by label",
+            [
+                "Each label is masked by its own explanation, on every text, and predicted again. A measure may be "
+                "faithful for one label and not for another; a label that few test texts have has a wide interval."
+            ],
+            [Table(f"{prefix}labels", title, ("label", "unmasked", *(f"ACU, {name}" for name in shown)), cells)],
+            [
+                drawn(prefix, "label-curves", f"Performance on each label, masked by {shown[0]} (solid) and at random "
+                      "(dashed).", lambda: figures.label_curves(rows, shown[0], subject.metric))
+            ],
+        )
+    ]  # fmt: skip
+
+
 def _price(rows: Rows, prefix: str, best: str | None) -> Section:
     # a measure that was rejected, or does not beat random masking, is not worth its cost
     usable = [name for name in measures(rows) if best is not None and not rejected(rows, name)]
@@ -249,15 +287,30 @@ def _examples(subject: Subject) -> Section:
     return Section(
         "Examples",
         [
-            "Orange supports the class, blue opposes it; stronger means more important. Each explanation has its own "
-            "ACU (how much faster the probability of the class falls than under random masking) and its own "
-            "in-distribution p-value. The small curves show the probability from 0 to 1 against the share of masked "
-            "tokens from 0 to 100 %, orange for the measure, grey for random masking.",
+            _colours(subject.metric),
             f"The texts are those whose explanation by {most_faithful(subject.rows, IMPORTANCE_MEASURES)} has the "
             "largest, the median and the smallest ACU; the measures are the first of the table (beam search only on "
             "short texts).",
         ],
         examples=subject.examples,
+    )
+
+
+def _colours(metric: str) -> str:
+    """Return what the colours and the curves of explanations are."""
+    problem = problem_of(metric)
+    if problem.name == NUMBER:
+        return (
+            "Orange raises the number, blue lowers it; stronger means more important. Each explanation has its own ACU "
+            "(how much farther the number moves from that of the unmasked text than under random masking) and its own "
+            "in-distribution p-value. The small curves show how far it moves against the share of masked tokens from 0 "
+            "to 100 %, orange for the measure, grey for random masking."
+        )
+    return (
+        f"Orange supports the {problem.what}, blue opposes it; stronger means more important. Each explanation has its "
+        f"own ACU (how much faster the probability of the {problem.what} falls than under random masking) and its own "
+        "in-distribution p-value. The small curves show the probability from 0 to 1 against the share of masked "
+        "tokens from 0 to 100 %, orange for the measure, grey for random masking."
     )
 
 

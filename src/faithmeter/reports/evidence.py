@@ -8,6 +8,7 @@ measure masks, and what the model does when nothing is left to read.
 
 from faithmeter.in_distribution.limits import EXCESS_ALLOWED, too_few
 from faithmeter.in_distribution.p_values import smallest_of
+from faithmeter.performance import problem_of
 from faithmeter.runs.results import (
     ALL_MASKED_LOSS,
     ALL_MASKED_P,
@@ -204,12 +205,12 @@ def _behaviour(rows: Rows) -> str | None:
     if p_value is None or masked["value"] is None or majority is None:
         return None
     worse = "worse" if p_value <= LEVEL / 2 else "no worse, within sampling error,"
-    surely = loss["value"] if loss["low"] is None else loss["low"]
-    more = "much more confident than" if surely > EXCESS_ALLOWED else "about as confident as"
+    surely, problem = loss["value"] if loss["low"] is None else loss["low"], problem_of(masked["metric"])
+    compared = problem.all_masked[int(surely > EXCESS_ALLOWED)]
     return (
-        f"With everything masked its {masked['metric']} is {masked['value']:.3f}: {worse} than the class majority's "
-        f"{majority:.3f} (p = {p_value:.3f}). It is then {more} the class frequencies allow (excess loss "
-        f"{number(loss)} nats per text, {EXCESS_ALLOWED} allowed)."
+        f"With everything masked its {masked['metric']} is {masked['value']:.3f}: {worse} than the {problem.blind}"
+        f"{'' if problem.blind.endswith('s') else chr(39) + 's'} {majority:.3f} (p = {p_value:.3f}). It is then "
+        f"{compared} (excess loss {number(loss)} nats per text, {EXCESS_ALLOWED} allowed)."
     )
 
 

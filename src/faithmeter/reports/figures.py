@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from faithmeter.importance.measure import ONCE
 from faithmeter.importance.table import IMPORTANCE_MEASURES, ORDER_ONLY, is_signed
+from faithmeter.performance import problem_of
 from faithmeter.reports.parts import Drawn
 from faithmeter.runs.results import Rows, find, measures, rows_of
 
@@ -97,6 +98,21 @@ def curves(rows: Rows, metric: str) -> Figure:
     return figure
 
 
+def label_curves(rows: Rows, measure: str, metric: str) -> Figure:
+    """Draw the performance on each label as it is masked by its own explanation, dashed where masked at random."""
+    found = rows_of(rows, "label_masked_performance")
+    figure, (axes,) = new_figure(6.5, 3.1)
+    for place, label in enumerate(dict.fromkeys(str(row.get("detail")) for row in found)):
+        for name, dash in ((measure, "-"), ("random", "--")):
+            own = [row for row in found if row["measure"] == name and row.get("detail") == label]
+            shares = [100 * row["masking_ratio"] for row in own]
+            look_: dict[str, Any] = {"color": PALETTE[place % len(PALETTE)], "linestyle": dash, "linewidth": 1.5}
+            axes.plot(shares, [row["value"] for row in own], label=label.lstrip("_") if dash == "-" else None, **look_)
+    axes.set(xlabel="tokens masked [%]", ylabel=metric)
+    axes.legend()
+    return figure
+
+
 def out_of_distribution(rows: Rows) -> Figure:
     """Draw the share of texts that are out-of-distribution while each measure masks, and random masking's."""
     figure, (axes,) = new_figure(6.5, 2.9)
@@ -131,7 +147,7 @@ def performance(trainings: Mapping[str, Rows], metric: str) -> Figure:
     thick = 0.8 / len(trainings)
     majority = find(next(iter(trainings.values())), "majority")["value"]
     if majority is not None:
-        axes.axvline(majority, color=RANDOM, linewidth=1.5, linestyle="--", label="class majority")
+        axes.axvline(majority, color=RANDOM, linewidth=1.5, linestyle="--", label=problem_of(metric).blind)
     for number, (how, rows) in enumerate(trainings.items()):
         at = {ratio: place + thick * (number - (len(trainings) - 1) / 2) for place, ratio in enumerate(MASKED)}
         found = [(at[row["masking_ratio"]], row) for row in rows_of(rows, "performance")]

@@ -7,6 +7,7 @@ import scipy
 from faithmeter.importance.table import IMPORTANCE_MEASURES, is_signed
 from faithmeter.in_distribution.masf import ROWS_NEEDED
 from faithmeter.masking import STEPS
+from faithmeter.performance import METRICS, problem_of
 from faithmeter.reports.evidence import (
     best_accepted,
     checked_on_few,
@@ -43,7 +44,8 @@ TERMS = (
         "performance",
         "How well the model predicts, by the metric of the data: accuracy is the share of correct predictions, and so "
         "is micro-F1 where each text has one class; macro-F1 weights all classes equally; Matthews' correlation is 0 "
-        "for guessing.",
+        "for guessing. Of several labels at once it is F1 over all of them, the mean of each label's F1, or their mean "
+        "average precision; of a number it is R² (0 for always answering the mean) or a correlation.",
     ),
     ("importance measure", "A method that gives every token a number: how much it matters for the prediction."),
     ("faithful", "An explanation is faithful if the tokens that it calls important are those the model really uses."),
@@ -101,6 +103,8 @@ TERMS = (
         "not recommended.",
     ),
     ("class majority", "Performance of always predicting the most frequent class."),
+    ("label frequencies", "Performance of answering every text with the labels' frequencies in training."),
+    ("mean number", "Performance of answering every text with the mean number of training."),
 )
 
 
@@ -294,7 +298,8 @@ def baseline_in_words(rows: Rows) -> str:
 
 def _points(acu: Row) -> str:
     """Return an ACU in words: it is the mean difference over all masking ratios, and a point is a hundredth."""
-    metric = {"matthews": "Matthews' correlation"}.get(name := str(acu.get("metric") or "performance"), name)
+    name = str(acu.get("metric") or "performance")
+    metric = (METRICS[name].called if name in METRICS else "") or name
     return (
         f" In words: averaged over all masking ratios, masking what it calls important costs about "
         f"{100 * acu['value']:.0f} points of {metric} more than masking as many random tokens."
@@ -412,10 +417,14 @@ def _best_absolute(rows: Rows, best: str) -> list[str]:
     elif proven:
         found = "all that beat random masking were rejected: the texts that they mask are out-of-distribution."
     return [
-        "Part of its lead is that it pushes the model to wrong classes: performance falls to "
+        f"Part of its lead is that it pushes the model to wrong {_wrong(rows)}: performance falls to "
         f"{min(curve.values()):.2f}, below the {curve[1.0]:.2f} with everything masked. "
         f"Of the absolute measures, {found}"
     ]
+
+
+def _wrong(rows: Rows) -> str:
+    return "answers" if problem_of(find(rows, "performance", ratio=0.0)["metric"]).each_output else "classes"
 
 
 def pushed_out(rows: Rows) -> list[tuple[str, Row]]:
@@ -466,7 +475,8 @@ def cautions(rows: Rows, validation_rows: int | None) -> list[str]:
         found.append(f"Measured on few texts: {names(each)}.")
     unmasked, majority = (row["value"] for row in (find(rows, "performance", ratio=0.0), find(rows, "majority")))
     if None not in (unmasked, majority) and unmasked <= majority:
-        found.append("The model is no better than the class majority: there is nothing to explain yet.")
+        blind = problem_of(find(rows, "majority")["metric"]).blind
+        found.append(f"The model is no better than the {blind}: there is nothing to explain yet.")
     elif (find(rows, "majority_p_value")["value"] or 0.0) > LEVEL:  # of an older run it is not known
         found.append(
             "The model is not significantly better than predictions that ignore the text, on so few test texts, so "

@@ -46,7 +46,9 @@ class Kind:
 METRIC_BOUNDS: Mapping[str, Bounds] = MappingProxyType(
     {
         **dict.fromkeys(("accuracy", "macro-f1", "micro-f1", "share", "p"), SHARE),
-        **dict.fromkeys(("matthews", "spearman"), SIGNED),
+        **dict.fromkeys(("label-micro-f1", "label-macro-f1", "label-map"), SHARE),
+        **dict.fromkeys(("matthews", "spearman", "pearson"), SIGNED),
+        "r2": (-INFINITE, 1.0),
         **dict.fromkeys(("seconds", "tokens", "texts", "queries", "draws"), COUNT),
         "nats": ANY,
         # of judges: rank correlations, differences of two probabilities, shares of texts or tokens, cosine distances
@@ -116,6 +118,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         ALL_MASKED_LOSS: Kind("loss above that of the class frequencies, all masked", Pooling.LARGEST, ANY, False),
         "acu": Kind("ACU", Pooling.BOOTSTRAP, None, True, True),
         "racu": Kind("RACU", Pooling.BOOTSTRAP, ANY, True),
+        # of several labels, each by itself; detail: the label
+        "label_acu": Kind("ACU of one label", Pooling.BOOTSTRAP, None, True, True),
+        "label_racu": Kind("RACU of one label", Pooling.BOOTSTRAP, ANY, True),
+        "label_masked_performance": Kind("performance on one label", Pooling.BOOTSTRAP, more_is_better=False),
         "acu_behind_best": Kind("by how much ACU lies behind the best", Pooling.ANEW, None, False, True),
         # detail: the other measure
         "acu_difference": Kind("by how much ACU is larger than another's", Pooling.ANEW, None, True, True),

@@ -40,6 +40,7 @@ from faithmeter.files import LOCK, new_folder, read_json, read_jsonl, require_wh
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.models.classifier import load_classifier
+from faithmeter.performance import problem_of
 from faithmeter.runs.directory import FORMAT, is_roar, require_run, settings_of
 from faithmeter.runs.results import (
     CLAIMED,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
     from faithmeter.data.splits import Splits
     from faithmeter.models.classifier import Classifier
+    from faithmeter.problems import Problem
     from faithmeter.runs.results import Row
 
 # Kept for whoever reads the results, and never compared: a release must not lock what is stored. One that changes what
@@ -105,6 +107,11 @@ class RunConfig:
     def subject(self) -> str:
         """The model and the task, in words."""
         return subject_of(self.model, self.data)
+
+    @property
+    def problem(self) -> Problem:
+        """What the model answers: one of several classes, several labels at once, or a number."""
+        return problem_of(self.metric)
 
     @property
     def how(self) -> str:
@@ -288,7 +295,9 @@ class Run:
                 else f"train again, from the start and to the same weights: `faithmeter train {self.path} --resume`."
             ),
         )
-        classifier = load_classifier(str(self.model_folder), config.labels, max_length=config.max_length)
+        classifier = load_classifier(
+            str(self.model_folder), config.labels, problem=config.problem.name, max_length=config.max_length
+        )
         classifier.both_texts = config.data.both_texts
         classifier.model.to(chosen_device())
         return classifier

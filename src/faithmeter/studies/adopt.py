@@ -9,10 +9,11 @@ import numpy as np
 from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder
-from faithmeter.models.classifier import Classifier, classes_of, head_of, load_classifier
+from faithmeter.models.classifier import Classifier, head_of, load_classifier, outputs_of
 from faithmeter.models.from_scratch import FROM_SCRATCH
 from faithmeter.models.sources import absolute_model
 from faithmeter.performance import require_metric
+from faithmeter.problems import PROBLEMS
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.commands import command_to_train
 from faithmeter.runs.run import Run, RunConfig, refuse_existing
@@ -52,15 +53,9 @@ def adopt(
     refuse_existing(path)
     task = data.resolved()
     require_metric(task.metric)
-    classes = None if model in FROM_SCRATCH else classes_of(model)
-    if classes is None:
-        head = "no weights yet" if model in FROM_SCRATCH else head_of(model)
-        raise InputError(
-            f"{model} has {head}, so it has nothing to explain. Train it first: "
-            f"`{command_to_train(path, data, model, max_length)}`."
-        )
+    classes = _outputs(path, model, data, task.problem, max_length)
     splits = _with_classes(load_splits(data), classes)
-    classifier = load_classifier(model, splits.labels, max_length=max_length)
+    classifier = load_classifier(model, splits.labels, problem=task.problem, max_length=max_length)
     classifier.both_texts = data.both_texts
     config = RunConfig(
         data=data,
@@ -99,7 +94,27 @@ def store_adopted(
         store_performance(run, np.array(splits.train["label"]), test, reporter)
     chance = by_chance(Run(path).results)
     if chance is not None:
-        reporter.warn(f"{chance} Is the order of its classes right ({', '.join(splits.labels)}), and is this its data?")
+        order = f"Is the order of its {config.problem.name} right ({', '.join(splits.labels)}), and is this its data?"
+        reporter.warn(f"{chance} {order}" if len(splits.labels) > 1 else f"{chance} Is this its data?")
+
+
+def _outputs(path: Path, model: str, data: DataSpec, problem: str, max_length: int) -> tuple[str, ...]:
+    """Return the classes or labels of a trained model; refuse one that answers something else than the data has."""
+    found = None if model in FROM_SCRATCH else outputs_of(model, problem)
+    if found is not None:
+        return found
+    other = None if model in FROM_SCRATCH else next((name for name in PROBLEMS if outputs_of(model, name)), None)
+    if other is not None:
+        raise InputError(
+            f"{model} has {head_of(model)}, and the data has {problem}, so its answers would be misread. Name the "
+            f"column that it answers with {PROBLEMS[other].option}; or give it a new head: "
+            f"`{command_to_train(path, data, model, max_length)}`."
+        )
+    head = "no weights yet" if model in FROM_SCRATCH else head_of(model)
+    raise InputError(
+        f"{model} has {head}, so it has nothing to explain. Train it first: "
+        f"`{command_to_train(path, data, model, max_length)}`."
+    )
 
 
 def _made_before(path: Path, asked: Mapping[str, object], reference: Run | None) -> Run:
@@ -121,7 +136,7 @@ def _with_classes(loaded: Splits, classes: Sequence[str]) -> Splits:
     splits = loaded.in_order_of(classes)
     if splits is None:
         raise InputError(
-            f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(loaded.labels)}). "
-            "Rename the labels of the data, or number them from 0 in the model's order."
+            f"The model's {loaded.task.problem} ({', '.join(classes)}) are not those of the data "
+            f"({', '.join(loaded.labels)}). Rename the labels of the data, or number them from 0 in the model's order."
         )
     return splits

@@ -33,6 +33,7 @@ from faithmeter.judges.table import JUDGES
 from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.performance import performance
+from faithmeter.problems import CLASSES, require_classes
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.run import Run, RunLike, opened
 from faithmeter.runs.settings import of_model, require_same
@@ -91,6 +92,11 @@ def audit(path: RunLike, options: AuditOptions | None = None, *, reporter: Repor
     classifier = run.classifier()
     measures = [IMPORTANCE_MEASURES["random"], *_measures(options, classifier)]
     judges = _judges(run, options)
+    if options.judges is None and run.config.problem.name != CLASSES:
+        left_out = [judge.name for judge in JUDGES.values() if judge.needs_classes and not judge.on_request]
+        reporter.note(
+            f"Left out, because they need a model that chooses one of several classes: {', '.join(left_out)}."
+        )
     for judge in judges:
         if not any(judge.fits(one) for one in measures if one.name != "random"):
             raise InputError(f"{judge.name} can judge none of these measures: name others, or leave out this judge.")
@@ -151,13 +157,18 @@ def _given(
 def _judges(run: Run, options: AuditOptions) -> list[Judge]:
     """Return the judges that were named, or all but those on request and those that lack what they judge by."""
     if options.judges is not None:
-        return [JUDGES[name] for name in options.judges]
+        chosen = [JUDGES[name] for name in options.judges]
+        for judge in chosen:
+            if judge.needs_classes:
+                require_classes(run.config.problem, f"The judge {judge.name}")
+        return chosen
     lacking = set()
     if options.rationales is None and run.config.data.resolved().name not in TASK_MARKS:
         lacking.add(Need.RATIONALES)
     if options.other is None:
         lacking.add(Need.SECOND_RUN)
-    return [judge for judge in JUDGES.values() if not judge.on_request and judge.needs not in lacking]
+    usual = [judge for judge in JUDGES.values() if not judge.on_request and judge.needs not in lacking]
+    return [judge for judge in usual if run.config.problem.name == CLASSES or not judge.needs_classes]
 
 
 # ------------------------------------------------------------------------------------------------- benches

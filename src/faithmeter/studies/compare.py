@@ -6,6 +6,7 @@ from pathlib import Path
 
 from faithmeter.data.splits import DataSpec
 from faithmeter.errors import InputError
+from faithmeter.problems import PROBLEMS, require_classes
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.run import Run
 from faithmeter.studies.audit import AuditOptions, audit
@@ -40,6 +41,7 @@ def compare(
     goes on where it was stopped, all ways of a seed before the next, so that what there is can be compared. `done` is
     told each run when it is finished.
     """
+    require_classes(PROBLEMS[data.problem], "`faithmeter compare`")
     reporter, options, runs = reporter or Silent(), options or TrainingOptions(), list[Run]()
     taught = {name: _taught(name, options, model, data) for name in ways}  # what can be refused is refused first
     if len(set(taught.values())) < len(taught) or len(taught) < len(ways) or len(set(seeds)) < len(seeds):

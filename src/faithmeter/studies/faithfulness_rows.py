@@ -31,6 +31,8 @@ from faithmeter.measuring.curves import (
     random_spread,
     walk_passes,
 )
+from faithmeter.performance import Gold
+from faithmeter.problems import LABELS
 from faithmeter.runs.repetitions import require_repetitions
 from faithmeter.runs.results import (
     AGREEMENT,
@@ -55,10 +57,11 @@ KINDS = (
     "acu", "acu_behind_best", "acu_cross_fitted", "acu_difference", "baseline_share", "best_set", "draws_needed",
     EXPLAINED_ONCE, "racu", "masked_performance", "random_spread", "seconds_per_text", "share_atypical",
     "share_out_of_distribution", "sparsity", "token_passes", "walk_p_value", "walk_random_p_value",
+    "label_acu", "label_racu", "label_masked_performance",
 )  # fmt: skip
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 BOOTSTRAPPED_TRAININGS = 5  # as many as in the papers; of fewer the bootstrap is far too narrow, and Student's holds
-ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of
+ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of, where a text has one class
 
 
 def read_measurement(run: Run, name: str, columns: Sequence[str] | None = None) -> Table:
@@ -71,6 +74,29 @@ def read_measurement(run: Run, name: str, columns: Sequence[str] | None = None) 
     assert table is not None
     table = table.sort_by([("row", "ascending"), ("step", "ascending")])
     return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in columns or table.column_names}
+
+
+def answer_columns(run: Run) -> tuple[str, ...]:
+    """Return the stored columns that a curve is made of: of labels and numbers, the score of each output."""
+    if not run.config.problem.each_output:
+        return ANSWERS
+    return ("row", *(f"score:{output}" for output in range(len(run.config.labels))))
+
+
+def curve_of(table: Table) -> Curve:
+    """Return the curve that a measurement's stored columns are."""
+    if "predicted" in table:
+        return Curve(table["predicted"], table["probability"].astype(np.float64))
+    scores = np.stack(_each_output(table, "score"), axis=-1).astype(np.float64)
+    # a number has no probability: how far it is from that of the unmasked text says as much, whichever way it moves
+    near = scores if scores.shape[-1] > 1 else -np.abs(scores - scores[:, :1])
+    return Curve(scores, np.moveaxis(near, -1, 1))
+
+
+def _each_output(table: Table, column: str) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    """Return the columns of that name, one per output that has it; of a text with one class, the only one."""
+    found = [table[f"{column}:{output}"] for output in range(len(table)) if f"{column}:{output}" in table]
+    return found or ([table[column]] if column in table else [])
 
 
 def measured_texts(folder: Path) -> int:
@@ -87,7 +113,7 @@ def store_faithfulness(
     """
     at_random = [name for name in names if name.startswith("random.")]
     groups = test.sources()
-    random = [_answers(read_measurement(run, name, ANSWERS), run) for name in at_random]
+    random = [_answers(read_measurement(run, name, answer_columns(run)), run) for name in at_random]
     results, answers = [], dict[str, Table]()
     observed, observations = io.BytesIO(), None
     for name in (name for name in names if name not in at_random):
@@ -102,8 +128,8 @@ def store_faithfulness(
         results += _work(name, test, rows)
         verdicts = _typical(table, test, groups, masf)
         results += _curve_results(run, name, test.labels[rows], [_curve(table, rows)], groups[rows], verdicts)
-        acu, racu = observation_areas(_curve(table, rows), baseline)
-        found = pyarrow.table({"row": rows, "measure": pyarrow.repeat(name, len(rows)), "acu": acu, "racu": racu})
+        results += _label_results(run, name, test.labels[rows], [_curve(table, rows)], baseline, groups[rows])
+        found = _observed(run, name, rows, *observation_areas(_curve(table, rows), baseline))
         observations = observations or pyarrow.parquet.ParquetWriter(observed, found.schema)
         observations.write_table(found)
     assert observations is not None
@@ -115,6 +141,7 @@ def store_faithfulness(
     first = read_measurement(run, at_random[0]) if masf is not None else {}
     results += _curve_results(run, "random", gold, curves, groups[rows], _typical(first, test, groups, masf))
     results += _explained_once(run, list(answers), len(rows))
+    results += _label_results(run, "random", gold, curves, [], groups[rows])
     results += _comparisons(run, test, groups, answers, random, [result.as_row() for result in results], decided)
     run.store_results(KINDS, results)
     write_bytes(run.observations, observed.getvalue())
@@ -143,14 +170,18 @@ def _typical(table: Table, test: Encoded, groups: Ints, masf: MaSF | None) -> li
         return []
     rows = table["row"][:, 0]
     lengths, own_groups = torch.from_numpy(test.lengths[rows]), torch.from_numpy(groups[rows])
-    own, outside = (torch.tensor(table[name]) for name in ("p_own", "p_outside"))
+    walks = zip(_each_output(table, "p_own"), _each_output(table, "p_outside"), strict=True)
     return [
-        dataset_verdict(masf, own[:, step], outside[:, step], lengths, step, own_groups) for step in range(STEPS + 1)
+        dataset_verdict(masf, torch.tensor(own)[:, step], torch.tensor(outside)[:, step], lengths, step, own_groups)
+        for own, outside in walks
+        for step in range(STEPS + 1)
     ]
 
 
 def _answers(table: Table, run: Run) -> Table:
     """Return the columns of a measurement that curves are made of, the predicted classes in as few bytes as can be."""
+    if "predicted" not in table:
+        return {**{name: table[name] for name in answer_columns(run)}, "row": table["row"][:, :1].copy()}
     predicted = table["predicted"].astype(np.min_scalar_type(len(run.config.labels)))
     return {**{name: table[name] for name in ANSWERS}, "row": table["row"][:, :1].copy(), "predicted": predicted}
 
@@ -259,7 +290,7 @@ def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> 
         Result(kind="seconds_per_text", value=per_text, metric="seconds", n=n, measure=name),
         *(
             Result(kind="sparsity", value=float(share), metric="share", masking_ratio=step / STEPS, n=n, measure=name)
-            for step, share in enumerate(_mean_known(table["held"]))
+            for step, share in enumerate(_mean_known(np.concatenate(_each_output(table, "held"))))
         ),
     ]
 
@@ -283,7 +314,7 @@ def _work(name: str, test: Encoded, rows: Ints) -> list[Result]:
         return []
     work, units = 0.0, test.unit_counts
     for row in rows:
-        work += (walk_passes(IMPORTANCE_MEASURES[name], int(units[row])) or 0.0) * int(test.lengths[row])
+        work += (walk_passes(IMPORTANCE_MEASURES[name], int(units[row])) or 0.0) * int(test.lengths[row]) * test.outputs
     return [Result(kind="token_passes", value=work / len(rows), metric="tokens", n=len(rows), measure=name)]
 
 
@@ -300,7 +331,7 @@ def _with_interval(kind: str, value: float, interval: Interval, found: Faithfuln
 
 
 def _curve_results(
-    run: Run, name: str, gold: Ints, curves: list[Curve], groups: Ints, verdicts: list[Verdict]
+    run: Run, name: str, gold: Gold, curves: list[Curve], groups: Ints, verdicts: list[Verdict]
 ) -> Iterator[Result]:
     """Yield the performance at every step, the mean of the curves, and how typical the masked rows are."""
     metric, n, numbers = run.config.metric, len(gold), group_numbers(groups)
@@ -318,29 +349,59 @@ def _curve_results(
             over="observations",
             groups=units,
         )
-    for verdict in verdicts:
-        ratio = verdict.step / STEPS
-        yield Result(
-            kind="share_atypical",
-            value=verdict.random.share_below,
-            metric="share",
-            masking_ratio=ratio,
-            n=n,
-            measure=name,
-        )
-        yield Result(
-            kind="share_out_of_distribution",
-            value=verdict.anywhere.share_below,
-            metric="share",
-            masking_ratio=ratio,
-            n=n,
-            measure=name,
-        )
+    for step in sorted({verdict.step for verdict in verdicts}):
+        own = [verdict for verdict in verdicts if verdict.step == step]  # several where each label has its walk
+        shares = {
+            "share_atypical": [verdict.random.share_below for verdict in own],
+            "share_out_of_distribution": [verdict.anywhere.share_below for verdict in own],
+        }
+        for kind, each in shares.items():
+            value = sum(each) / len(each)
+            yield Result(kind=kind, value=value, metric="share", masking_ratio=step / STEPS, n=n, measure=name)
     if verdicts:
         p_value = smallest_of([verdict.anywhere.dataset_p_value for verdict in verdicts])
         yield Result(kind="walk_p_value", value=p_value, metric="p", n=n, measure=name)
         unlike = smallest_of([verdict.random.dataset_p_value for verdict in verdicts])
         yield Result(kind="walk_random_p_value", value=unlike, metric="p", n=n, measure=name)
+
+
+def _observed(run: Run, name: str, rows: Ints, acu: Array, racu: Array) -> pyarrow.Table:
+    """Return the areas of each text; of several labels those of each text and label."""
+    labels = run.config.labels
+    beside = {}
+    if acu.ndim == 2:
+        rows, acu, racu = np.repeat(rows, acu.shape[1]), acu.ravel(), racu.ravel()
+        beside = {"label": list(labels) * (len(rows) // len(labels))}
+    return pyarrow.table({"row": rows, "measure": pyarrow.repeat(name, len(rows)), "acu": acu, "racu": racu} | beside)
+
+
+def _label_results(
+    run: Run, name: str, gold: Gold, curves: Sequence[Curve], baseline: Sequence[Curve], groups: Ints
+) -> Iterator[Result]:
+    """Yield the performance on each label at every step, and its areas where there is a baseline; `detail` names it.
+
+    By F1 it is the F1 of that label, by mean average precision its average precision.
+    """
+    labels, metric, numbers = run.config.labels, run.config.metric, group_numbers(groups)
+    if run.config.problem.name != LABELS:
+        return
+    alone_in_one_group = numbers is not None and int(numbers.max()) == 0
+    for output, label in enumerate(labels):
+        own, alone = gold[:, [output]], [curve.of([output]) for curve in curves]
+        for step, (value, low, high) in enumerate(performance_band(metric, own, alone, numbers)):
+            yield Result(
+                kind="label_masked_performance", value=value, metric=metric, masking_ratio=step / STEPS, n=len(own),
+                measure=name, low=None if alone_in_one_group else low, high=None if alone_in_one_group else high,
+                over="observations", detail=label,
+            )  # fmt: skip
+        if baseline:
+            at_random = [each.of([output]) for each in baseline]
+            found = faithfulness_over_observations(metric, own, alone[0], at_random, groups)
+            for area in (
+                _with_interval("label_acu", found.acu, found.acu_interval, found, metric, name),
+                _with_interval("label_racu", found.racu, found.racu_interval, found, metric, name),
+            ):
+                yield replace(area, detail=label)
 
 
 def pool(runs: Sequence[Run]) -> list[Row]:
@@ -397,5 +458,4 @@ def _pooled_comparisons(pooled: Rows, keyed: Sequence[Mapping[Any, Row]]) -> lis
 
 def _curve(table: Table, rows: Ints) -> Curve:
     """Return the curve of these dataset rows, of which the table holds all."""
-    index = np.searchsorted(table["row"][:, 0], rows)
-    return Curve(table["predicted"][index], table["probability"][index].astype(np.float64))
+    return curve_of(table).at(np.searchsorted(table["row"][:, 0], rows))

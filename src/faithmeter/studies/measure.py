@@ -33,6 +33,7 @@ from faithmeter.in_distribution.masf import MaSF
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.measuring.curves import TARGETS, held_by_the_most_important, masking_walk
 from faithmeter.models.classifier import Classifier
+from faithmeter.problems import require_one_output
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.card import store_card
 from faithmeter.reports.evidence import conclusion, trusted
@@ -153,11 +154,17 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
     if trusted(run.results) is None and run.checked:
         reporter.warn(conclusion(run.results))
     classifier, splits = run.classifier(), run.data()
+    if options.target not in classifier.problem.explained:
+        raise InputError(
+            f"The target {options.target!r} is a class, and this model has {classifier.problem.head}. "
+            f"{classifier.problem.explained['gold']} Leave out --target."
+        )
     measures = distinct(options.measures, classifier)
     test = in_units(
         encode(classifier, splits.test, "test", reporter), classifier, splits.test, options.by, options.chunk
     )
     if options.scores:
+        require_one_output(classifier.problem, "A file of scores")
         measures = _with_scores(options, measures, classifier, splits.test, test, reporter)
     functions = run.measurement_settings.get("asked", {}).get("functions", ())
     if options.until_certain:
@@ -447,6 +454,8 @@ def _measure_one(work: _Work, walk: Walk, known: "Known", reporter: Reporter, pa
     shared = _known_by_name(one)
 
     def walked(number: int, batch: Batch) -> bytes:
+        if work.classifier.problem.each_output:
+            return as_parquet(_outputs_table(work.classifier, batch, one, seed, work.masf))
         watch = Stopwatch(one, known.pop(one.absolute_of, number) if shared else None)
         table = _walk_table(work.classifier, batch, watch, seed, work.options.target, work.masf)
         known.keep(one.name, number, watch.first if shared else None)
@@ -506,6 +515,38 @@ def _walk_table(
         columns["held"] = list(held_by_the_most_important(even_shares(batch, watch.first[0]), batch.maskable).T)
     table = {key: torch.cat(values).numpy() for key, values in columns.items()}
     table["seconds"] = np.full(len(table["row"]), watch.seconds / len(table["row"]))
+    return pyarrow.table(table)
+
+
+def _outputs_table(
+    classifier: Classifier, batch: Batch, measure: ImportanceMeasure, seed: int, masf: MaSF | None
+) -> pyarrow.Table:
+    """Return a row for each text and step, where every output is explained: several labels, or a number.
+
+    Each label is masked by its own explanation, so there is a walk per label, and `score:2` is the probability of the
+    third label on the third walk (of a number, the number). Its p-values and sparsity are named like that, too. Masking
+    at random is of no label: one walk gives the scores of all.
+    """
+    outputs, columns, seconds = range(len(classifier.labels)), dict[str, list[Tensor]](), 0.0
+    for walk in [tuple(outputs)] if measure.family == "random" else [(output,) for output in outputs]:
+        watch, targets = Stopwatch(measure, None), torch.full_like(batch.rows, walk[0])
+        for step, masked in enumerate(masking_walk(classifier, batch, watch.measure, targets, seed=seed)):
+            logits, features = classifier.predict_with_features(masked)
+            scores = classifier.problem.scores(logits)
+            found = {f"score:{output}": scores[:, output] for output in walk}
+            if walk[0] == 0:
+                found |= {"row": batch.rows, "step": torch.full_like(batch.rows, step)}
+            if masf is not None:
+                own, outside = masf.walk_p_values(masked, features, step)
+                found |= {f"p_own:{walk[0]}": own, f"p_outside:{walk[0]}": outside}
+            for key, value in found.items():
+                columns.setdefault(key, []).append(value)
+        if watch.first is not None:
+            held = held_by_the_most_important(even_shares(batch, watch.first[0]), batch.maskable)
+            columns[f"held:{walk[0]}"] = list(held.T)
+        seconds += watch.seconds
+    table = {key: torch.cat(values).numpy() for key, values in columns.items()}
+    table["seconds"] = np.full(len(table["row"]), seconds / len(table["row"]))
     return pyarrow.table(table)
 
 

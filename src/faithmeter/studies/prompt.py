@@ -16,6 +16,7 @@ from faithmeter.models.classifier import Classifier
 from faithmeter.models.prompted import CONTEXT, Prompt, prompted, read_language_model
 from faithmeter.models.sources import absolute_model
 from faithmeter.performance import require_metric
+from faithmeter.problems import PROBLEMS, require_classes
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.run import Run, RunConfig, refuse_existing
 from faithmeter.runs.texts import encode
@@ -66,6 +67,7 @@ def prompt(
     refuse_existing(path)
     task = data.resolved()
     require_metric(task.metric)
+    require_classes(PROBLEMS[task.problem], "A prompt")
     splits = load_splits(data)
     asked = _prompt(options, splits)
     language_model, tokenizer = read_language_model(model)

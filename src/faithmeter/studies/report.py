@@ -8,7 +8,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet
 
 from faithmeter.data.splits import DataSpec
@@ -17,6 +16,7 @@ from faithmeter.errors import InputError, nearest
 from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, explain_text
 from faithmeter.files import require_whole
 from faithmeter.importance.table import IMPORTANCE_MEASURES
+from faithmeter.problems import gold_in_words
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import sentences
 from faithmeter.reports.content import Subject, sections, training_sections
@@ -140,11 +140,8 @@ def _about(run: Run) -> list[str]:
     """Return what is explained and what is masked, in sentences."""
     settings = run.measurement_settings
     target, by = settings.get("target"), settings.get("by", TOKEN)
-    explained = {
-        "gold": "Explained is the true class of each text.",
-        "predicted": "Explained is the class that the model predicts.",
-    }
-    said = [explained[target]] if target in explained else []
+    explained = run.config.problem.explained
+    said = [explained[str(target)]] if target in explained else []
     if by != TOKEN:
         of = f" of at most {settings['chunk']} tokens" if by == CHUNKED else ""
         said.append(f"Masked and explained are whole {by}s{of}.")
@@ -213,7 +210,7 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
     found: dict[str, Any] = {
         "runs": ", ".join(str(run.path) for run in runs),
         "model": config.model,
-        "classes": ", ".join(config.labels),
+        config.problem.name: ", ".join(config.labels),
         "seeds": ", ".join(str(seed_of(run)) for run in runs),
         "metric": config.metric,
         **_data_settings(config.data),
@@ -244,14 +241,16 @@ def _examples(run: Run, rows: Rows) -> list[Example]:
     settings = run.measurement_settings
     if best is None or not file.exists() or not settings:  # who removed the measurements cannot show how they were made
         return []
-    table = pyarrow.parquet.read_table(file, filters=[("measure", "=", best)])
-    order = table["row"].to_numpy()[np.argsort(-table["acu"].to_numpy(), kind="stable")].tolist()
+    table = pyarrow.parquet.read_table(file, filters=[("measure", "=", best)]).to_pylist()
+    table.sort(key=lambda one: -one["acu"])
+    order = [(one["row"], one.get("label")) for one in table]
     places = {order[-1]: "Least faithful.", order[len(order) // 2]: "Median.", order[0]: "Most faithful."}
-    test, classifier, labels = run.data().test, run.classifier(), run.config.labels
+    test, classifier, problem = run.data().test, run.classifier(), run.config.problem
     masf = run.in_distribution_test()
     found = []
-    for row, reason in reversed(places.items()):
-        text, context, gold = test[row]["text"], test[row].get("context"), labels[test[row]["label"]]
+    for (row, label), reason in reversed(places.items()):
+        text, context = test[row]["text"], test[row].get("context")
+        gold = gold_in_words(problem, run.config.labels, test[row]["label"])
         short = classifier.encode([text], None if context is None else [context]).lengths[0] <= LONGEST_BEAM
         chosen = [name for name in measures(rows) if name in IMPORTANCE_MEASURES and (name != "beam" or short)]
         explanations = explain_text(
@@ -259,7 +258,8 @@ def _examples(run: Run, rows: Rows) -> list[Example]:
             text,
             context,
             ExplainOptions(
-                target=gold if settings["target"] == "gold" else PREDICTED,  # the class the measurement was about
+                # what the measurement was about
+                target=label or (gold if settings["target"] == "gold" else PREDICTED),
                 seed=settings["seed"],
                 by=settings["by"],
                 chunk=settings["chunk"],
@@ -272,7 +272,7 @@ def _examples(run: Run, rows: Rows) -> list[Example]:
         )
         # the areas that the text was picked by: another batch rounds otherwise, which may turn the order of two tokens
         areas = pyarrow.parquet.read_table(file, filters=[("row", "=", row)]).to_pylist()
-        measured = {one["measure"]: one["acu"] for one in areas}
+        measured = {one["measure"]: one["acu"] for one in areas if one.get("label") == label}
         explanations = [dataclasses.replace(one, acu=measured.get(one.measure, one.acu)) for one in explanations]
         if explanations:
             found.append(Example(reason, gold, explanations))

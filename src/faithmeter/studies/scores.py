@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import torch
 from torch import Tensor
 
 from faithmeter.data.tables import Row
@@ -18,6 +19,7 @@ from faithmeter.importance.table import as_measure, distinct
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.measuring.curves import TARGETS
 from faithmeter.models.classifier import Classifier
+from faithmeter.problems import require_one_output
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.run import Run
 from faithmeter.runs.shards import TOKENS_AT_ONCE, as_parquet
@@ -51,6 +53,9 @@ def scores(
     run, out, options, reporter = Run(path), Path(out), options or ScoresOptions(), reporter or Silent()
     if out.suffix not in KINDS:
         raise InputError(f"{out}: name a file that ends in {', '.join(KINDS)}.")
+    require_one_output(run.config.problem, "A file of scores")
+    if options.target not in run.config.problem.explained:
+        raise InputError(f"{run.config.problem.explained['gold']} Leave out --target.")
     classifier, split = run.classifier(), run.data().test
     (measure,) = distinct([options.measure], classifier)
     test = encode(classifier, split, "test", reporter)
@@ -58,7 +63,7 @@ def scores(
     lines = dict[int, dict[str, Any]]()
     with reporter.bar(measure.name, len(chosen)) as advance:
         for batch in test.batches(TOKENS_AT_ONCE, chosen):  # as `measure` cuts them, so that the numbers are the same
-            targets = batch.labels
+            targets = torch.zeros_like(batch.rows) if classifier.problem.each_output else batch.labels
             if options.target != "gold":
                 targets = classifier.predict_with_features(batch)[0].argmax(dim=-1)
             importance = measure.explain(classifier, batch, targets, options.seed).cpu()

@@ -29,6 +29,7 @@ from faithmeter.judges.selection import RATIONALES, Importance, only, rationale
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Floats, performance, weighted_performance
+from faithmeter.problems import require_classes
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.results import (
     ABOVE_RANDOM,
@@ -130,6 +131,7 @@ class _Work:
 def select(path: str | Path, options: SelectOptions | None = None, *, reporter: Reporter | None = None) -> Run:
     """Train second models only on rationales; store their performance, and that of full texts and random tokens."""
     run, options, reporter = Run(path), options or SelectOptions(), reporter or Silent()
+    require_classes(run.config.problem, "`faithmeter select`")
     classifier = run.classifier()
     training = second_training(run, options)
     measures = _measures(run, options, classifier)

@@ -16,7 +16,7 @@ from faithmeter.in_distribution.masf import masked_at_random
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.sources import absolute_model
-from faithmeter.performance import majority_p_value, majority_performance, performance, require_metric
+from faithmeter.performance import majority_p_value, majority_performance, performance, problem_of, require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.card import store_card
 from faithmeter.runs.results import Result, Rows, find
@@ -25,7 +25,7 @@ from faithmeter.runs.texts import encode
 from faithmeter.statistics import LEVEL
 from faithmeter.training.config import ADVERSARIAL, GUIDED, TrainingConfig, TrainingOptions
 from faithmeter.training.loop import Attack, fine_tune
-from faithmeter.training.start import fresh_classifier, training_defaults, with_classes_of
+from faithmeter.training.start import fresh_classifier, require_trainable, training_defaults, with_classes_of
 
 FLATTENS = (
     "explanation-guided training flattens attention instead of moving it towards attributions (see "
@@ -53,6 +53,7 @@ def train(
     require_metric(task.metric)
     options = options or TrainingOptions()
     training = options.over(training_defaults(model, task, lora=options.lora))
+    require_trainable(training, task)
     splits, kept = with_classes_of(model, load_splits(data))
     classifier = fresh_classifier(
         model, splits, seed=training.seed, max_length=max_length, vectors=vectors, lora=training.adapter
@@ -179,8 +180,8 @@ def by_chance(rows: Rows) -> str | None:
         return None
     lucky = f", which may be chance (p = {p_value:.2f})" if reached["value"] > majority else ""
     return (
-        f"The model's {reached['metric']} is {reached['value']:.3f} on {reached['n']} test texts{lucky}, and always "
-        f"predicting the most frequent class gives {majority:.3f}."
+        f"The model's {reached['metric']} is {reached['value']:.3f} on {reached['n']} test texts{lucky}, and "
+        f"{problem_of(reached['metric']).blindly} gives {majority:.3f}."
     )
 
 
@@ -243,7 +244,7 @@ def masked_performance(
             values = []
             for draw in range(draws):
                 masked = masked_at_random(test, step, (seed, Purpose.EVALUATION_MASKS, draw))
-                predicted = classifier.predict(masked, progress=advance).argmax(dim=-1).cpu().numpy()
+                predicted = classifier.problem.answers(classifier.predict(masked, progress=advance)).cpu().numpy()
                 values.append(performance(metric, test.labels, predicted))
                 if step == 0:
                     p_value = majority_p_value(metric, train_labels, test.labels, predicted)

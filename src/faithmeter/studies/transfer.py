@@ -17,6 +17,7 @@ from faithmeter.errors import InputError
 from faithmeter.files import only_one
 from faithmeter.models.classifier import Classifier
 from faithmeter.performance import Floats, majority_performance, weighted_performance
+from faithmeter.problems import PROBLEMS, require_classes
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.transfer import AT_HOME, ELSEWHERE
 from faithmeter.runs.results import TRANSFER, TRANSFER_KINDS, TRANSFER_MAJORITY, Result
@@ -38,6 +39,8 @@ def transfer(path: str | Path, out: str | Path, data: DataSpec, *, reporter: Rep
     """
     run, reporter = Run(path), reporter or Silent()
     home = run.config
+    require_classes(home.problem, "`faithmeter transfer`")
+    require_classes(PROBLEMS[data.problem], "`faithmeter transfer`")
     if home.reference is not None:
         raise InputError(f"{path} is already a run on another domain: name the run it was made from, {home.reference}.")
     classifier = run.classifier()

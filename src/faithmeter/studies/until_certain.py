@@ -6,12 +6,11 @@ import numpy as np
 
 from faithmeter.data.batch import Encoded, Ints
 from faithmeter.measuring.contributions import areas_of
-from faithmeter.measuring.curves import Curve
 from faithmeter.runs.run import Run
 from faithmeter.statistics import Array
 from faithmeter.statistics.intervals import pseudo_values
 from faithmeter.statistics.stopping import Decision, Looks, decide, planned_looks
-from faithmeter.studies.faithfulness_rows import ANSWERS, read_measurement
+from faithmeter.studies.faithfulness_rows import answer_columns, curve_of, read_measurement
 
 Pair = tuple[str, str]  # of measures, the first of which is surely better
 
@@ -29,9 +28,9 @@ def scores_on(run: Run, test: Encoded, names: Sequence[str], rows: Ints) -> Arra
     """
     curves = []
     for name in names:
-        table = read_measurement(run, name, ANSWERS)
+        table = read_measurement(run, name, answer_columns(run))
         index = np.searchsorted(table["row"][:, 0], rows)
-        curves.append(Curve(table["predicted"][index], table["probability"][index]))
+        curves.append(curve_of(table).at(index))
     return pseudo_values(areas_of(run.config.metric, test.labels[rows], curves, []), len(rows), test.sources()[rows])
 
 

@@ -21,7 +21,7 @@ from faithmeter.errors import InputError
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.memory import free_memory, out_of_memory
-from faithmeter.performance import majority_p_value, majority_performance, performance
+from faithmeter.performance import Gold, majority_p_value, majority_performance, performance
 from faithmeter.progress import Reporter, Silent
 from faithmeter.statistics import LEVEL
 from faithmeter.training import checkpoint
@@ -255,15 +255,19 @@ class _Training:
             last = index == len(group) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 logits = self.classifier.logits(batch, model=self.model)
-                losses = nn.functional.cross_entropy(logits, batch.labels, reduction="sum")[None]
+                losses = self.classifier.problem.loss(logits, batch.labels, "sum")[None]
                 if kinds:
                     found = weighted_losses(self.classifier, batch, config)
                     losses = torch.cat([losses, torch.stack([found[kind].sum() for kind in kinds])])
                 # gradients are averaged over processes; this makes it the mean over the rows of the step
                 self.accelerator.backward(losses.sum() * weight * processes / group_rows)
             as_given = torch.from_numpy(~masked_positions(strategy, positions[mine])).to(logits.device)
-            totals += weight * _tally(losses, logits, batch.labels, as_given)
+            totals += weight * _tally(losses, self._right(logits, batch.labels), as_given)
         return totals
+
+    def _right(self, logits: Tensor, gold: Tensor) -> Tensor | None:
+        right = self.classifier.problem.right
+        return None if right is None else right(logits, gold)
 
     def _set_learning_rate(self) -> None:
         steps, position = self.steps, self.state.position
@@ -284,31 +288,32 @@ class _Training:
         chosen = [found[name] for name in (found if config.validation == "both" else [config.validation])]
         return {
             **{f"validation_{name}": performance(self.metric, gold, one) for name, one in found.items()},
-            "selection": performance(self.metric, np.tile(gold, len(chosen)), np.concatenate(chosen)),
+            "selection": performance(self.metric, np.concatenate([gold] * len(chosen)), np.concatenate(chosen)),
             "majority_p_value": majority_p_value(self.metric, self.train.labels, gold, found["unmasked"]),
         }
 
-    def _predictions(self, encoded: Encoded) -> Ints:
+    def _predictions(self, encoded: Encoded) -> Gold:
         share = (self.accelerator.process_index, self.accelerator.num_processes)
         logits = self.accelerator.reduce(self.classifier.predict(encoded, share=share), "sum")
-        return logits.argmax(dim=-1).cpu().numpy()
+        return self.classifier.problem.answers(logits).cpu().numpy()
 
     def _warnings(self) -> Iterator[str]:
         best = next(row for row in self.state.history if row["epoch"] == self.state.best_epoch)
         majority = majority_performance(self.metric, self.train.labels, self.validation.labels)
         reached, said = best["validation_unmasked"], f"{self.metric}, {len(self.validation)} validation texts, unmasked"
+        blindly = self.classifier.problem.blindly
         advice = "Try another seed, a learning rate ten times larger or smaller, or more epochs."
         if reached <= majority:
             yield (
-                f"The model did not converge: {reached:.3f} ({said}) is no better than always answering the most "
-                f"frequent class ({majority:.3f}). Its explanations would explain nothing. {advice}"
+                f"The model did not converge: {reached:.3f} ({said}) is no better than {blindly} "
+                f"({majority:.3f}). Its explanations would explain nothing. {advice}"
             )
         # a training that an older version began has no p-value of its epochs
         elif best.get("majority_p_value", 0.0) > LEVEL:
             yield (
                 f"The model was not shown to converge: {reached:.3f} ({said}) may be reached by chance, without "
-                f"reading (p = {best['majority_p_value']:.2f}; always the most frequent class: {majority:.3f}). Its "
-                f"explanations may explain nothing. {advice}"
+                f"reading (p = {best['majority_p_value']:.2f}; {blindly}: {majority:.3f}). Its explanations may "
+                f"explain nothing. {advice}"
             )
         last = [row for row in self.state.history if row["stage"] != "all"]
         for stage in range(1, len(STAGES) + 1):
@@ -364,10 +369,16 @@ def _cut(group: Group, rows_at_once: int) -> Group:
     ]
 
 
-def _tally(losses: Tensor, logits: Tensor, labels: Tensor, unmasked: Tensor) -> Tensor:
-    right = (logits.argmax(dim=-1) == labels) & unmasked
+def _tally(losses: Tensor, right: Tensor | None, unmasked: Tensor) -> Tensor:
+    """Return the loss, how many unmasked rows are answered right, of how many, and what is added to the loss.
+
+    Where no answer is right or wrong, it is right on none of none.
+    """
     loss, added = losses.detach().double().tensor_split([1])
-    return torch.cat([loss, torch.stack([right.sum(), unmasked.sum()]).double(), added])
+    counts = (
+        torch.zeros_like(loss).repeat(2) if right is None else torch.stack([(right & unmasked).sum(), unmasked.sum()])
+    )
+    return torch.cat([loss, counts.double(), added])
 
 
 def _flat(config: dict[str, object]) -> dict[str, object]:

@@ -4,9 +4,11 @@ from faithmeter.data.splits import Splits
 from faithmeter.data.tasks import Task
 from faithmeter.errors import InputError
 from faithmeter.models.bilstm import BILSTM
-from faithmeter.models.classifier import Classifier, classes_of, load_classifier
+from faithmeter.models.checkpoint import start_head_at
+from faithmeter.models.classifier import Classifier, load_classifier, outputs_of
 from faithmeter.models.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
 from faithmeter.models.lora import Lora
+from faithmeter.problems import CLASSES, NUMBER, PROBLEMS, require_classes
 from faithmeter.training.config import TrainingConfig
 
 # batch size and epochs of BiLSTM-attention by task (Madsen et al., 2022, Table 4). bAbI is given 100 epochs there and
@@ -21,7 +23,8 @@ def training_defaults(model: str, task: Task, *, lora: bool | None = None) -> Tr
     if lora and model not in FROM_SCRATCH:
         return TrainingConfig(epochs=task.epochs, learning_rate=LORA_LEARNING_RATE, lora=True)
     if model in SHAPES:
-        return TrainingConfig(epochs=3, learning_rate=1e-3, batch_size=32, clip=1.0, curriculum=True)
+        short_first = PROBLEMS[task.problem].right is not None  # the curriculum goes on where answers are right
+        return TrainingConfig(epochs=3, learning_rate=1e-3, batch_size=32, clip=1.0, curriculum=short_first)
     if model == BILSTM:
         family = task.name.split("-")[0]
         batch_size, epochs = BILSTM_SETTINGS.get(family, BILSTM_SETTINGS["other"])
@@ -37,16 +40,28 @@ def training_defaults(model: str, task: Task, *, lora: bool | None = None) -> Tr
     return TrainingConfig(epochs=task.epochs)
 
 
+def require_trainable(config: TrainingConfig, task: Task) -> None:
+    """Refuse a training that the task's answers do not allow."""
+    if config.robust:
+        require_classes(PROBLEMS[task.problem], "Robust training")
+    if config.curriculum and PROBLEMS[task.problem].right is None:
+        raise InputError(
+            "The curriculum goes on to longer texts when answers are right, and a number is only nearer or farther: "
+            "leave out --curriculum."
+        )
+
+
 def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
     """Return the splits with the class numbers of a trained classifier, and notes about its head."""
-    classes = None if model in FROM_SCRATCH else classes_of(model)
+    problem = splits.task.problem
+    classes = None if model in FROM_SCRATCH else outputs_of(model, problem)
     if classes is None:
         return splits, []
     fitting = splits.in_order_of(classes)
     if fitting is not None:
-        return fitting, [f"The model is a classifier: it keeps its head and classes ({', '.join(fitting.labels)})."]
+        return fitting, [f"The model is a classifier: it keeps its head and {problem} ({', '.join(fitting.labels)})."]
     return splits, [
-        f"The model's classes ({', '.join(classes)}) are not those of the data ({', '.join(splits.labels)}): "
+        f"The model's {problem} ({', '.join(classes)}) are not those of the data ({', '.join(splits.labels)}): "
         "it learns a new head."
     ]
 
@@ -71,10 +86,29 @@ def _fresh(
 ) -> Classifier:
     if vectors is not None and model != BILSTM:
         raise InputError(f"Word vectors are only for the model {BILSTM!r}, which has word embeddings; not for {model}.")
+    problem = PROBLEMS[splits.task.problem]
     if model not in FROM_SCRATCH:
-        return load_classifier(model, splits.labels, new_head=True, seed=seed, max_length=max_length, lora=lora)
-    if lora is not None:
+        classifier = load_classifier(
+            model,
+            splits.labels,
+            problem=problem.name,
+            new_head=True,
+            seed=seed,
+            max_length=max_length,
+            lora=lora,
+        )
+    elif lora is not None:
         raise InputError(f"--lora adapts a pretrained model, and {model!r} is trained from scratch: name another.")
+    else:
+        classifier = _from_scratch(model, splits, seed, max_length, vectors)
+        if problem.name != CLASSES:
+            classifier.model.config.problem_type = problem.problem_type
+    if problem.name == NUMBER and (model in FROM_SCRATCH or outputs_of(model, NUMBER) is None):
+        start_head_at(classifier.model, [row[0] for row in splits.train["label"]])
+    return classifier
+
+
+def _from_scratch(model: str, splits: Splits, seed: int, max_length: int, vectors: str | None) -> Classifier:
     pairs = "context" in splits.train.column_names
     texts = [*splits.train["text"], *(splits.train["context"] if pairs else [])]
     if model in SHAPES:

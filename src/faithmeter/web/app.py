@@ -25,6 +25,7 @@ from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, Explana
 from faithmeter.explaining.heat_map import small_curve, visible
 from faithmeter.importance.table import as_measure, measures_of
 from faithmeter.models.classifier import Classifier
+from faithmeter.problems import LABELS, NUMBER, gold_in_words
 from faithmeter.reports import sentences
 from faithmeter.reports.evidence import evidence
 from faithmeter.runs.results import measures
@@ -72,6 +73,7 @@ class Explorer:
             measures=measures_of(self.classifier.model.config.model_type),
             best=self.best,
             labels=self.config.labels,
+            what=self.config.problem.what,
             pairs=self.pairs,
             rows=len(self.test),
             checked=self.masf is not None,
@@ -86,8 +88,14 @@ class Explorer:
         if number >= len(self.test):
             raise InputError(f"There are {len(self.test)} test texts, numbered from 0.")
         found = self.test[number]
+        gold = gold_in_words(self.config.problem, self.config.labels, found["label"])
         return JSONResponse(
-            {"text": found["text"], "context": found.get("context"), "label": self.config.labels[found["label"]]}
+            {
+                "text": found["text"],
+                "context": found.get("context"),
+                "label": gold,
+                "what": self.config.problem.what if self.config.problem.name != LABELS else "labels",
+            }
         )
 
     async def ask(self, request: Request) -> Response:
@@ -212,7 +220,8 @@ def shown(explanation: Explanation) -> dict[str, Any]:
         "measure": explanation.measure,
         "warnings": explanation.warnings,
         "unread": explanation.unread,
-        "says": visible(f"{explanation.predicted}, p({explanation.target}) = {explanation.probability:.3f}"),
+        "says": visible(explanation.answer),
+        "followed": "moved by" if explanation.problem == NUMBER else "probability",
         "acu": explanation.acu,
         "racu": explanation.racu,
         "p_value": explanation.p_value,
@@ -232,9 +241,9 @@ def shown(explanation: Explanation) -> dict[str, Any]:
                 "tokens": step.masked,
                 "words": [number for number, tokens in enumerate(parts) if tokens and tokens <= set(step.masked)],
                 "predicted": visible(step.predicted),
-                "probability": step.probability,
+                "probability": along,
                 "p_value": step.p_value,
             }
-            for step in explanation.steps
+            for step, along in zip(explanation.steps, explanation.curve, strict=True)
         ],
     }

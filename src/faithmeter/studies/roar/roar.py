@@ -48,6 +48,7 @@ from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.models.from_scratch import FROM_SCRATCH
 from faithmeter.models.sources import absolute_model
 from faithmeter.performance import performance, require_metric
+from faithmeter.problems import PROBLEMS, require_classes
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.formats import write_report
 from faithmeter.reports.roar import synthetic_section, synthetic_verdict
@@ -142,6 +143,7 @@ def begin_roar(
         refuse_existing(Path(path))
     task = data.resolved()
     require_metric(task.metric)
+    require_classes(PROBLEMS[task.problem], "`faithmeter roar`")
     own = next((one for one in options.measures or () if one not in IMPORTANCE_MEASURES), None)
     if own is not None:
         raise InputError(f"There is no importance measure {own!r}.{nearest(str(own), IMPORTANCE_MEASURES)}")

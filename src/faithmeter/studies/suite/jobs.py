@@ -99,8 +99,11 @@ class Job:
             "max_length": plan.max_length,
         }
         data = dataclasses.asdict(plan.data.absolute())
-        # what was done before labels could be cleaned, texts grouped and rows ordered by content is done still
+        # what was done before labels could be cleaned, texts grouped, rows ordered by content, and several labels or a
+        # number predicted is done still
         since = {
+            "labels": None,
+            "number": None,
             "clean_labels": False,
             "group": None,
             "row_order": BY_CONTENT if plan.data.data is None else AS_IN_FILE,

@@ -119,7 +119,7 @@ function draw() {
     now.innerHTML = at.predicted;
     numbers.append(
       now,
-      `, probability ${at.probability.toFixed(3)} (random masking ${one.random[step].toFixed(3)}).${p} ` +
+      `, ${one.followed} ${at.probability.toFixed(3)} (random masking ${one.random[step].toFixed(3)}).${p} ` +
         `This explanation: ACU ${one.acu.toFixed(3)}, RACU ${racu}. ${one.orders ?? ""}` +
         (one.left_out ? " The model reads no further than this; the rest of the text is left out." : ""),
     );
@@ -135,7 +135,7 @@ async function take() {
     const row = await call(`/rows/${Number(by("row").value)}`);
     by("text").value = row.text;
     if (by("context")) by("context").value = row.context;
-    say(`Its true class: ${row.label}`);
+    say(`Its true ${row.what}: ${row.label}`);
   } catch (error) {
     say(error.message, true);
   }
