@@ -420,3 +420,17 @@ def test_an_unknown_option_ends_with_code_2_and_the_help_with_0(faithmeter):
     assert (code, "No such option" in printed) == (2, True)
     assert faithmeter("measure", "--help")[0] == 0
     assert faithmeter("--version")[0] == 0
+
+
+def test_a_verbose_command_says_how_passes_are_computed(faithmeter, trained_toy, monkeypatch, caplog):
+    from faithmeter.models.fast.options import PassOptions, use_pass_options
+
+    try:
+        code, printed = faithmeter("--verbose", "--linear-layers", "torch", "explain", trained_toy, "a good film")
+        assert code == 0, printed
+        assert "torch, 1024 tokens at once" in caplog.text
+        code, printed = faithmeter("--linear-layers", "fast", "explain", trained_toy, "a good film")
+        assert code == 2
+        assert "There are no linear layers 'fast'" in printed
+    finally:
+        use_pass_options(PassOptions())

@@ -6,10 +6,10 @@ from torch import nn
 from torch.nn.functional import linear
 
 from faithmeter.models.fast import fused_linear
-from faithmeter.models.fast.fused_linear import _available, fused_linears
+from faithmeter.models.fast.fused_linear import available, fused_linears
 from faithmeter.models.temporary import evaluating, explaining
 
-needs_onednn = pytest.mark.skipif(not _available(), reason="this build of torch has no oneDNN")
+needs_onednn = pytest.mark.skipif(not available(), reason="this build of torch has no oneDNN")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -1,6 +1,7 @@
 """The command line: collects the commands, and turns errors into one sentence and an exit code."""
 
 import errno
+import logging
 import sys
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from faithmeter.cli.compare import compare
 from faithmeter.cli.explain import explain
 from faithmeter.cli.fetch import fetch
 from faithmeter.cli.measure import measure
-from faithmeter.cli.options import Command, with_data_options, with_finite_numbers
+from faithmeter.cli.options import Command, either, with_data_options, with_finite_numbers
 from faithmeter.cli.plan import plan
 from faithmeter.cli.printing import console, errors, quiet
 from faithmeter.cli.prompt import prompt
@@ -30,6 +31,7 @@ from faithmeter.cli.tasks import tasks
 from faithmeter.cli.train import train
 from faithmeter.cli.transfer import transfer
 from faithmeter.errors import InputError
+from faithmeter.models.fast.options import AUTO, PassOptions, use_pass_options
 
 EXIT_CODES = """\b
 Exit codes:
@@ -111,8 +113,22 @@ def _options(
     quietly: Annotated[
         bool, typer.Option("--quiet", help="Print only results and warnings, no progress and no notes.")
     ] = False,
+    verbosely: Annotated[
+        bool, typer.Option("--verbose", help="Print to standard error how passes are computed, and what was measured.")
+    ] = False,
+    linear_layers: Annotated[
+        str,
+        typer.Option(help=f"How a processor multiplies: {either('models.fast.options.LINEAR_LAYERS')}; auto measures."),
+    ] = AUTO,
+    tokens_at_once: Annotated[
+        int | None, typer.Option(help="Tokens per pass on a processor.  [default: 1024, or as measured]")
+    ] = None,
 ) -> None:
     quiet.set(quietly)
+    if verbosely:
+        logging.basicConfig(format="%(message)s")  # to standard error
+    logging.getLogger("faithmeter").setLevel(logging.INFO if verbosely else logging.WARNING)
+    use_pass_options(PassOptions(linear_layers, tokens_at_once))
 
 
 # in the order of --help

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from faithmeter.errors import InputError
 from faithmeter.importance.measure import of_the_text
-from faithmeter.models.fast.fused_linear import fused_linears
+from faithmeter.models.fast.choice import GRADIENT
 from faithmeter.models.temporary import explaining
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def integrated_gradient_at(
     # all steps of a text lie side by side, so that a pass holds few texts and no padding
     rows = torch.arange(len(batch), device=lengths.device).repeat_interleave(steps)
     step = torch.arange(1, steps + 1, device=lengths.device).repeat(len(batch))
-    with explaining(classifier.model), fused_linears(classifier.model):
+    with explaining(classifier.model), classifier.fast_layers(GRADIENT, batch, rows):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         importance = torch.zeros(batch.maskable.shape, device=classifier.device)
-        for index in classifier.packed(lengths[rows]):
+        for index in classifier.packed(lengths[rows], classifier.tokens_at_once(GRADIENT)):
             part, last = batch.take(rows[index]), step[index] == steps
             way = embeddings[rows[index], : part.input_ids.shape[1]] - start
             points = start + (step[index, None, None] / steps).to(way.dtype) * way
@@ -107,10 +107,11 @@ def integrated_gradient_at(
 
 def _gradients(classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits and g: (rows, tokens, dimensions), 0 at padding."""
-    with explaining(classifier.model), fused_linears(classifier.model):
+    lengths = batch.attention_mask.sum(dim=1)
+    with explaining(classifier.model), classifier.fast_layers(GRADIENT, batch):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         gradients = torch.zeros(embeddings.shape, device=classifier.device)
-        for rows in classifier.packed(batch.attention_mask.sum(dim=1)):
+        for rows in classifier.packed(lengths, classifier.tokens_at_once(GRADIENT)):
             part = batch.take(rows)
             length = part.input_ids.shape[1]
             logits[rows], found = classifier.logits_and_gradients(part, embeddings[rows, :length], targets[rows])

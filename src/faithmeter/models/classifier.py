@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from faithmeter.models.checkpoint import (
     require_classifier,
     require_outputs,
 )
-from faithmeter.models.fast.fused_linear import fused_linears
+from faithmeter.models.fast.choice import FORWARD, LINEAR_LAYERS, WARM_UP, Choice, Way, timed
+from faithmeter.models.fast.options import PassOptions
 from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_read
 from faithmeter.models.lora import Lora, add_lora, save_adapter
 from faithmeter.models.memory import MemoryLimit, finite
@@ -47,8 +48,6 @@ from faithmeter.progress import yield_to_cancellation
 
 MAX_LENGTH = 512
 TOKENS_PER_BATCH = 8192
-# Many small passes beat few large ones on a processor, whose cache holds what 1,024 tokens need and little more.
-TOKENS_PER_CPU_PASS = 1024
 # These count positions from the padding id on, so the last of `max_position_embeddings` cannot be used.
 POSITIONS_AFTER_PADDING = {
     "camembert", "data2vec-text", "ibert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
@@ -73,6 +72,7 @@ class Classifier:
         max_length: int = MAX_LENGTH,
         tokens_per_batch: int = TOKENS_PER_BATCH,
         notes: tuple[str, ...] = (),
+        passes: PassOptions | None = None,
     ) -> None:
         if not tokenizer.is_fast:
             raise InputError(
@@ -92,6 +92,7 @@ class Classifier:
         self.limit = _usable_positions(model.config, tokenizer)  # what the model itself could read
         self.max_length = min(max_length, self.limit)
         self.tokens_per_batch, self.memory = tokens_per_batch, MemoryLimit()
+        self.choice = Choice(model, passes)
         self.takes_type_ids = (
             "token_type_ids" in tokenizer.model_input_names
             and "token_type_ids" in inspect.signature(model.forward).parameters
@@ -121,7 +122,56 @@ class Classifier:
     @property
     def tokens_per_pass(self) -> int:
         """How many tokens go through the model at once: on a CPU few, so that they stay in its caches."""
-        return min(self.tokens_per_batch, TOKENS_PER_CPU_PASS) if self.device.type == "cpu" else self.tokens_per_batch
+        return self.tokens_at_once(FORWARD)
+
+    def tokens_at_once(self, kind: str) -> int:
+        """Return how many tokens go through the model at once, for a kind of work."""
+        if self.device.type != "cpu":
+            return self.tokens_per_batch
+        return min(self.tokens_per_batch, self.choice.way(kind).tokens)
+
+    @contextmanager
+    def fast_layers(self, kind: str, batch: Batch | None = None, rows: Tensor | None = None) -> Iterator[None]:
+        """Let the linear layers be computed in the way that is chosen for this kind of work.
+
+        The rows of the batch are about to pass, or `rows` of it, as often as they are there. Where enough has passed
+        before, ways are compared first, see `choice`; not without a batch.
+        """
+        if self.device.type != "cpu":
+            yield
+            return
+        if batch is not None:
+            rows = torch.arange(len(batch)) if rows is None else rows
+            lengths = batch.attention_mask.sum(dim=1)[rows]
+            self.choice.count(
+                kind,
+                int(lengths.sum()),
+                lambda way, tokens: self._trial(kind, way, batch, rows[_middle(lengths, tokens)]),
+            )
+        with LINEAR_LAYERS[self.choice.way(kind).linear_layers](self.model):
+            yield
+
+    def _trial(self, kind: str, way: Way, batch: Batch, rows: Tensor) -> float:
+        """Return the seconds per token of passes of these rows in this way."""
+        lengths = batch.attention_mask.sum(dim=1)[rows]
+        first = rows[: 1 + WARM_UP // max(1, int(lengths.max()))]
+
+        def work(chosen: Tensor) -> None:
+            part = batch.take(chosen)
+            if kind == FORWARD:
+                self.memory.through(part, lambda few: (self.logits(few),))
+            else:
+                self.logits_and_gradients(part, self.embed(part), part.labels)
+
+        def all_rows() -> None:
+            for index in self.packed(lengths, min(self.tokens_per_batch, way.tokens)):
+                yield_to_cancellation()
+                work(rows[index])
+
+        state = torch.inference_mode() if kind == FORWARD else torch.inference_mode(False)
+        with explaining(self.model), LINEAR_LAYERS[way.linear_layers](self.model), state:
+            work(first)
+            return timed(all_rows) / int(lengths.sum())
 
     @property
     def problem(self) -> Problem:
@@ -268,8 +318,9 @@ class Classifier:
     def predict_with_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits and features of a batch in eval mode, on the CPU."""
         yield_to_cancellation()
-        with evaluating(self.model), fused_linears(self.model), torch.inference_mode():
-            logits, features = self.memory.through(batch.to(self.device), self.logits_and_features)
+        batch = batch.to(self.device)
+        with evaluating(self.model), self.fast_layers(FORWARD, batch), torch.inference_mode():
+            logits, features = self.memory.through(batch, self.logits_and_features)
         return finite(logits, batch).cpu(), features.cpu()
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
@@ -295,7 +346,7 @@ class Classifier:
         def look_apart(part: Batch) -> tuple[Tensor, ...]:
             return tuple(one.cpu() for one in self._apart(part, look))
 
-        with state, fused_linears(self.model), torch.inference_mode():
+        with state, self.fast_layers(FORWARD, batch), torch.inference_mode():
             heard, _, *found = self.memory.through(batch, look_apart)
         return heard, found[0].cpu() if found else None
 
@@ -351,7 +402,7 @@ class Classifier:
         """
         logits = torch.zeros(len(rows), self.model.config.num_labels, device=self.device)
         lengths = batch.attention_mask.sum(dim=1)[rows]
-        with explaining(self.model), fused_linears(self.model), torch.inference_mode():
+        with explaining(self.model), self.fast_layers(FORWARD, batch, rows), torch.inference_mode():
             for index in self.packed(lengths):
                 yield_to_cancellation()
                 part = batch.take(rows[index])
@@ -373,7 +424,7 @@ class Classifier:
         """
         device = self.device
         logits = torch.zeros(len(encoded), self.model.config.num_labels, device=device)
-        with evaluating(self.model), fused_linears(self.model), torch.inference_mode():
+        with evaluating(self.model), self.fast_layers(FORWARD), torch.inference_mode():
             for number, batch in enumerate(encoded.batches(self.tokens_per_pass)):
                 if number % share[1] == share[0]:
                     (found,) = self.memory.through(batch.to(device), lambda few: (self.logits(few),))
@@ -469,6 +520,15 @@ def outputs_of(name: str, problem: str) -> tuple[str, ...] | None:
 def head_of(name: str) -> str:
     """Return what head a model has, in words."""
     return head_in_words(read_config(name))
+
+
+def _middle(lengths: Tensor, tokens: int) -> Tensor:
+    """Return which rows are of middle length, as many as have about so many tokens."""
+    order = lengths.argsort(stable=True)
+    passed = lengths[order].cumsum(dim=0)
+    start = max(0, (int(passed[-1]) - tokens) // 2)
+    within = (passed > start) & (passed - lengths[order] < start + tokens)
+    return order[within]
 
 
 def _padded(batch: Batch) -> bool:

@@ -22,6 +22,7 @@ import torch
 import transformers
 
 from faithmeter.errors import InputError
+from faithmeter.models.fast.options import PassOptions, pass_options, use_pass_options
 from faithmeter.progress import Reporter
 
 Piece = TypeVar("Piece", bound=Hashable)
@@ -206,16 +207,21 @@ def work_through(
 
 def _new_process() -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of torch, and hang
-    return ProcessPoolExecutor(1, mp_context=context, initializer=_begin_process, initargs=(os.getpid(),))
+    arguments = os.getpid(), pass_options()
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_begin_process, initargs=arguments)
 
 
-def _begin_process(parent: int) -> None:
-    quiet_and_on_one_thread()
+def _begin_process(parent: int, passes: PassOptions) -> None:
+    quiet_and_on_one_thread(passes)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
 
-def quiet_and_on_one_thread() -> None:
-    """Make a working process ready: one thread, and no bars and warnings among the lines of the one that started it."""
+def quiet_and_on_one_thread(passes: PassOptions) -> None:
+    """Make a working process ready: one thread, and no bars and warnings among the lines of the one that started it.
+
+    `passes` are the options of that one.
+    """
+    use_pass_options(passes)
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from faithmeter.errors import InputError, first_line
+from faithmeter.models.fast.options import PassOptions, pass_options
 from faithmeter.runs.engines import LostWorkerError, quiet_and_on_one_thread
 
 
@@ -121,14 +122,14 @@ class RayCluster:
     def _new_actor(self) -> Any:  # noqa: ANN401 (a handle that Ray makes)
         import ray
 
-        return ray.remote(_Worker).options(num_cpus=self._cpus, num_gpus=self._gpus).remote()
+        return ray.remote(_Worker).options(num_cpus=self._cpus, num_gpus=self._gpus).remote(pass_options())
 
 
 class _Worker:
     """What runs on a machine of the cluster."""
 
-    def __init__(self) -> None:
-        quiet_and_on_one_thread()
+    def __init__(self, passes: PassOptions) -> None:
+        quiet_and_on_one_thread(passes)
 
     def do(self, work: Callable[[Any], None], piece: object) -> str | None:
         """Do a piece of work; return what was refused, in words."""

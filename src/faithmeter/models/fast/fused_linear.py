@@ -1,4 +1,4 @@
-"""Linear layers by oneDNN where their weights stand still: an eighth faster than torch's own path on an AMD core.
+"""Linear layers by oneDNN where their weights stand still: on some processors faster than torch's own, see `choice`.
 
 torch copies the bias into the output first and goes over it once more for GELU; oneDNN adds both while the product is
 still in cache. And the weights are laid out for the product once, and not at every call; that takes as much memory
@@ -9,6 +9,7 @@ compiler emits for the same layers; where they are not there, nothing changes.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,17 +20,31 @@ from transformers.activations import GELUActivation
 from faithmeter.models.fast.last_layer import touched
 
 # oneDNN keeps what it has compiled for 1,024 shapes, in a store of its own and in one of torch's. Texts have many
-# lengths, so that grows by hundreds of megabytes; a pass needs a few shapes only. Read at the first pass.
-for _store in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(_store, "16")
-
+# lengths, so that grows by hundreds of megabytes; a pass needs a few shapes only.
+STORES, SHAPES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"), "16"
 WORTH = 256  # tokens through a layer from which on laying out its weights takes less time than it saves
 LARGE = 256 * 256  # numbers in a weight from which on a gradient by way of Python takes less time than it saves
 
 
-def _available() -> bool:
+@cache
+def available() -> bool:
+    """Whether this build of torch has the operators; asked once."""
     names = ("_linear_pointwise", "_reorder_linear_weight")
-    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
+    found = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
+    if found:
+        _limit_stores()
+    return found
+
+
+def _limit_stores() -> None:
+    """Let the stores of shapes be small; they read their size from the environment once, which is then as it was."""
+    mine = [name for name in STORES if name not in os.environ]
+    os.environ.update(dict.fromkeys(mine, SHAPES))
+    try:
+        _product(torch.zeros(1, 1), torch.zeros(1, 1), None, "none")
+    finally:
+        for name in mine:
+            os.environ.pop(name, None)
 
 
 @contextmanager
@@ -41,7 +56,7 @@ def fused_linears(model: nn.Module) -> Iterator[None]:
     """
     changed: list[nn.Module] = []
     try:
-        if _available():
+        if available():
             for module in model.modules():
                 change = _fused(module)
                 # of the instance, and taken away again: the class and every other model of it stay as they are
