@@ -153,7 +153,9 @@ def test_few_texts_may_speak_against_masking_but_not_for_it(validation, tested, 
     rows = rows_of(BEST, p_value) + [row(kind, value) for kind, value in texts]
     assert trusted(rows) is expected
     assert trusted(rows_of(BEST, p_value)) is (p_value == 1.0)  # of earlier runs the numbers are not known
-    assert any(line.startswith("Nothing that was tested speaks") for line in sentences.verdict(rows)) == (expected is True)
+    assert any(line.startswith("Nothing that was tested speaks") for line in sentences.verdict(rows)) == (
+        expected is True
+    )
     few = [line for line in sentences.cautions(rows, 3000) if line.startswith("Too few texts for a verdict")]
     assert len(few) == (expected is None)
     assert conclusion(rows).startswith(
