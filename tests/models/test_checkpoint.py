@@ -225,6 +225,7 @@ def test_a_softmax_is_not_read_as_labels_nor_as_a_number(folder, data, tmp_path)
 def test_where_a_config_does_not_say_what_its_outputs_are_the_data_decides_and_that_is_told(folder):
     configure(folder, problem_type=None)
     assert load_classifier(str(folder), LABELS).problem.name == "classes"
+    assert outputs_of(str(folder), "number") is None  # which has one output
     classifier = load_classifier(str(folder), LABELS, problem="labels")
     assert classifier.problem.name == "labels"
     assert any("does not say whether its outputs exclude each other" in note for note in classifier.notes)

@@ -43,7 +43,10 @@ from faithmeter.studies.adopt import adopt
 from faithmeter.studies.check import in_words
 from faithmeter.studies.compare import compare
 from faithmeter.studies.faithfulness_rows import read_measurement
+from faithmeter.studies.in_memory import as_run
+from faithmeter.studies.prompt import PromptOptions, prompt
 from faithmeter.studies.roar.roar import begin_roar
+from faithmeter.studies.scores import ScoresOptions, scores
 from faithmeter.studies.transfer import transfer
 from faithmeter.web.app import create_app
 
@@ -341,3 +344,50 @@ def test_a_model_trained_elsewhere_is_judged_by_what_its_config_says(tmp_path, w
         other = "number" if kind == "labels" else "labels"
         with pytest.raises(InputError, match=f"the data has {other}, so its answers would be misread"):
             adopt(tmp_path / "wrong", str(tmp_path / kind), DataSpec(data=file, **SPECS[other]))
+
+
+# ------------------------------------------------------------------------------ adapters, objects, scores, prompts
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_an_adapter_can_be_trained_for_labels_and_numbers(kind, trained_toy, tmp_path, write):
+    pytest.importorskip("peft")
+    data = DataSpec(data=str(write("rows.jsonl", toy_rows(60))), **SPECS[kind])
+    options = TrainingOptions(lora=True, epochs=1, batch_size=16)
+    run = train(tmp_path / "run", data, str(trained_toy / "model"), options)
+    classifier = run.classifier()
+    assert classifier.problem.name == kind
+    assert classifier.labels == run.config.labels
+    if kind == "number":  # the head begins at the mean of the numbers, and has hardly learnt anything yet
+        answers = classifier.predict(classifier.encode(["the film", "a story"]))
+        assert answers.tolist() == [[pytest.approx(3, abs=1.5)]] * 2
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_model_and_data_in_memory_may_have_labels_or_a_number(kind, request):
+    run = Run(request.getfixturevalue(f"{kind}_run"))
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(run.model_folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run.model_folder)
+    made = as_run((model, tokenizer, toy_rows(60)), spec=DataSpec(**SPECS[kind]))
+    assert made.config.problem.name == kind
+    assert find(made.results, "performance", ratio=0.0)["value"] > 0.8
+
+
+def test_scores_of_a_number_are_written_and_read_and_those_of_labels_refused(labels_run, number_run, tmp_path):
+    run = shutil.copytree(number_run, tmp_path / "run")
+    file = scores(run, tmp_path / "mine.jsonl", ScoresOptions("loo-abs", rows=60))
+    shutil.rmtree(run / "measurements")
+    measure(run, MeasureOptions(measures=("loo-abs",), rows=60, random_runs=1, scores=(file,)))
+    rows = Run(run).results
+    assert find(rows, "acu", "mine")["value"] == pytest.approx(find(rows, "acu", "loo-abs-once")["value"], abs=1e-6)
+    with pytest.raises(InputError, match="each label has an explanation of its own"):
+        scores(labels_run, tmp_path / "other.jsonl")
+    with pytest.raises(InputError, match=r"Leave out --target"):
+        scores(number_run, tmp_path / "other.jsonl", ScoresOptions(target="predicted"))
+
+
+def test_a_prompt_for_labels_or_a_number_is_refused(tmp_path, write):
+    file = str(write("rows.jsonl", toy_rows(40)))
+    for spec in SPECS.values():
+        with pytest.raises(InputError, match="A prompt needs a model that chooses one of several classes"):
+            prompt(tmp_path / "run", DataSpec(data=file, **spec), "small", PromptOptions("{text} is"))

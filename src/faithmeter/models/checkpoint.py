@@ -19,7 +19,7 @@ from faithmeter.models.bilstm import BiLSTMForSequenceClassification
 from faithmeter.models.lora import base_of, classes_in, is_adapter, merged, require_base
 from faithmeter.models.sources import cannot_load, model_source
 from faithmeter.models.t5 import ENCODERS, on_the_encoder
-from faithmeter.problems import CLASSES, NUMBER, PROBLEMS, Problem, problem_in, says_nothing
+from faithmeter.problems import CLASSES, LABELS, NUMBER, PROBLEMS, Problem, problem_in, says_nothing
 
 CLASSIFIER = "ForSequenceClassification"
 # what other heads do, by how the names of their models end; none of them answers for a whole text
@@ -155,13 +155,10 @@ def outputs(config: transformers.PretrainedConfig, problem: Problem) -> tuple[st
 
     A checkpoint that does not say whether its outputs are classes or labels is taken for what the data has.
     """
-    if not classifies(config) or not (problem_in(config) is problem or _may_be_labels(config, problem)):
+    may_be_labels = problem.name == LABELS and says_nothing(config)
+    if not classifies(config) or not (problem_in(config) is problem or may_be_labels):
         return None
     return tuple(config.id2label[number] for number in range(config.num_labels))
-
-
-def _may_be_labels(config: transformers.PretrainedConfig, problem: Problem) -> bool:
-    return says_nothing(config) and problem.each_output and config.num_labels > 1
 
 
 def classifies(config: transformers.PretrainedConfig) -> bool:
