@@ -221,8 +221,8 @@ class Splits:
         return digest.hexdigest()[:16]
 
 
-def refuse_early(spec: DataSpec) -> None:
-    """Refuse data without a column that is needed, by a look at the first row of each file.
+def require_data(spec: DataSpec) -> None:
+    """Refuse data without a file or a column that is needed, by a look at the first row of each file.
 
     `load_splits` says the same of every kind of data, and more; a command asks here before it loads its libraries.
     """

@@ -21,14 +21,10 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".csv.gz", ".tsv.gz", ".jsonl.gz"
 
 def read_rows(path: Path) -> list[Row]:
     """Read a csv, tsv, jsonl (each also gzipped) or parquet file; an error names the file and line."""
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
-    kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1].lower()
+    kind = require_table(path)
     try:
         if kind == "parquet":
             return _read_parquet(path)
-        if kind not in ("csv", "tsv", "jsonl", "json"):
-            raise InputError(f"{path}: files of this kind cannot be read. Use one of {', '.join(SUFFIXES)}.")
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw:
             # not str.splitlines: a text may hold other line separators of Unicode
             lines = io.StringIO(_decoded(raw.read(), path), newline="")
@@ -39,13 +35,23 @@ def read_rows(path: Path) -> list[Row]:
         raise InputError(f"{path}, {error}") from error
 
 
+def require_table(path: Path) -> str:
+    """Return which kind of table a file is, by its name; refuse one that is not there or of another kind."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1].lower()
+    if kind not in ("csv", "tsv", "jsonl", "json", "parquet"):
+        raise InputError(f"{path}: files of this kind cannot be read. Use one of {', '.join(SUFFIXES)}.")
+    return kind
+
+
 def columns_of(path: Path) -> list[str] | None:
     """Return the names of a table's columns by a look at its first row; None where that does not tell.
 
-    It is quick for a file of any size. What is wrong with the file is for `read_rows` to say.
+    It is quick for a file of any size. What is wrong with its content is for `read_rows` to say.
     """
-    kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1].lower()
-    if not path.is_file() or kind not in ("csv", "tsv", "jsonl", "json"):
+    kind = require_table(path)
+    if kind == "parquet":  # whose names only its library can read
         return None
     try:
         with (
@@ -68,6 +74,13 @@ def texts_of(path: Path, column: str = "text") -> list[str]:
     if not rows or column not in rows[0]:
         raise InputError(f"{path} has no column {column!r} with texts: rename the column, or choose another file.")
     return [str(row[column]) for row in rows]
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a file of plain text."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    return list(io.StringIO(_decoded(path.read_bytes(), path), newline=None))
 
 
 def _read_parquet(path: Path) -> list[Row]:

@@ -16,7 +16,8 @@ from faithmeter.performance import require_metric
 from faithmeter.problems import PROBLEMS
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.commands import command_to_train
-from faithmeter.runs.run import Run, RunConfig, refuse_existing
+from faithmeter.runs.directory import refuse_existing
+from faithmeter.runs.run import Run, RunConfig
 from faithmeter.runs.texts import encode
 from faithmeter.studies.train import by_chance, store_performance
 

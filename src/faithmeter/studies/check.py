@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from faithmeter.data.batch import Encoded
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, require_choice
 from faithmeter.files import damaged, is_done, new_folder, only_one, sum_of
 from faithmeter.in_distribution.behaviour import AllMasked, all_masked
 from faithmeter.in_distribution.masf import MaSF, fit_calibrated, fit_paper, masked_at_random, step_features
@@ -55,8 +55,7 @@ def check(
     At most `rows` validation texts are used, drawn at random: the stored test grows with them. What the test can find
     is stored beside what it found, also in `other` texts, of another domain, where there are any.
     """
-    if form not in FORMS:
-        raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")
+    require_choice("form", form, FORMS)
     run = opened(path)
     with only_one(run.path):
         return _check(run, form, rows, other, reporter or Silent())

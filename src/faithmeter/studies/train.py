@@ -19,8 +19,9 @@ from faithmeter.models.sources import absolute_model
 from faithmeter.performance import majority_p_value, majority_performance, performance, problem_of, require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.card import store_card
+from faithmeter.runs.directory import refuse_existing
 from faithmeter.runs.results import Result, Rows, find
-from faithmeter.runs.run import Run, RunConfig, refuse_existing
+from faithmeter.runs.run import Run, RunConfig
 from faithmeter.runs.texts import encode
 from faithmeter.statistics import LEVEL
 from faithmeter.training.config import ADVERSARIAL, GUIDED, TrainingConfig, TrainingOptions
