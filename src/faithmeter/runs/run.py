@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from faithmeter.data.splits import Splits
     from faithmeter.models.classifier import Classifier
     from faithmeter.problems import Problem
+    from faithmeter.progress import Reporter
     from faithmeter.runs.results import Row
 
 # Kept for whoever reads the results, and never compared: a release must not lock what is stored. One that changes what
@@ -268,10 +269,10 @@ class Run:
         """Whether the training is finished."""
         return self.model_folder.is_dir()
 
-    def data(self) -> Splits:
+    def data(self, reporter: Reporter | None = None) -> Splits:
         """Load the run's data again, and refuse when it is no longer the same."""
         config = self.config
-        splits = load_splits(config.data, labels_known=True).in_order_of(config.labels)
+        splits = load_splits(config.data, labels_known=True, reporter=reporter).in_order_of(config.labels)
         if splits is None or splits.fingerprint != config.fingerprint:
             raise InputError(
                 f"The data of {self.path} has changed since the run was made, so new results would not fit the old "

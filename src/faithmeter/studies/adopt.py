@@ -55,7 +55,7 @@ def adopt(
     task = data.resolved()
     require_metric(task.metric)
     classes = _outputs(path, model, data, task.problem, max_length)
-    splits = _with_classes(load_splits(data), classes)
+    splits = _with_classes(load_splits(data, reporter=reporter), classes)
     classifier = load_classifier(model, splits.labels, problem=task.problem, max_length=max_length)
     classifier.both_texts = data.both_texts
     config = RunConfig(

@@ -80,7 +80,7 @@ def _check(run: Run, form: str, rows: int, other: Sequence[str], reporter: Repor
     if measured and not lost:  # the result rows are lost, and the test is not
         carried = MaSF.load(folder)
     run.store_results(KINDS, [])  # of an earlier check, whose test is about to be replaced
-    config, classifier, splits = run.config, run.classifier(), run.data()
+    config, classifier, splits = run.config, run.classifier(), run.data(reporter)
     test = encode(classifier, splits.test, "test", reporter)
     masf = carried or _fitted(run, classifier, splits.validation, test, form, rows, reporter)
     if measured and run.measurement_settings.get("in_distribution", sum_of(folder)) != sum_of(folder):
