@@ -91,7 +91,7 @@ def test_a_text_is_explained_without_what_builds_data_sets_scores_and_figures(ch
     assert code == 0
     assert json.loads(printed.splitlines()[0])["text"] == "a good film"
     assert "torch" in modules
-    assert not modules & {"datasets", "sklearn", "matplotlib", "pandas"}
+    assert not modules & {"datasets", "sklearn", "matplotlib", "pandas", "pyarrow"}
 
 
 def test_python_does_not_look_for_garbage_among_the_libraries_that_a_command_loads():

@@ -29,7 +29,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet
 import torch
 
 from faithmeter.data.splits import DataSpec, load_splits
@@ -194,6 +193,8 @@ class Run:
         """What the run's texts were attacked with; empty where they were not."""
         if not self.attacks.exists():
             return {}
+        import pyarrow.parquet  # here: to explain a text takes none of it
+
         return json.loads(
             pyarrow.parquet.read_schema(require_whole(self.attacks, ATTACK_AGAIN)).metadata[ATTACK_SETTINGS]
         )
