@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from faithmeter.data.splits import DataSpec
     from faithmeter.data.tasks import Task
     from faithmeter.errors import InputError
-    from faithmeter.explaining.explanation import ExplainOptions, Explanation, explain_texts
+    from faithmeter.explaining.explanation import Explanation, explain_texts
+    from faithmeter.explaining.options import ExplainOptions
     from faithmeter.importance.measure import ImportanceMeasure
     from faithmeter.importance.table import IMPORTANCE_MEASURES
     from faithmeter.in_distribution.masf import MaSF
@@ -78,7 +79,8 @@ _MODULES = {
     "data.splits": ("DataSpec",),
     "data.tasks": ("Task",),
     "errors": ("InputError",),
-    "explaining.explanation": ("ExplainOptions", "Explanation", "explain_texts"),
+    "explaining.explanation": ("Explanation", "explain_texts"),
+    "explaining.options": ("ExplainOptions",),
     "importance.measure": ("ImportanceMeasure",),
     "importance.table": ("IMPORTANCE_MEASURES",),
     "in_distribution.masf": ("MaSF",),

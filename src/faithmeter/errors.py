@@ -20,6 +20,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {by_lower[matches[0]]!r}?" if matches else ""
 
 
+def require_choice(what: str, name: str, known: Iterable[str]) -> None:
+    """Raise InputError for a name that is none of those to choose from."""
+    if name not in (known := tuple(known)):
+        raise InputError(f"There is no {what} {name!r}: choose from {', '.join(known)}.")
+
+
+def require_measure(name: str, known: Iterable[str]) -> None:
+    """Raise InputError for a name that no importance measure has."""
+    if name not in (known := tuple(known)):
+        raise InputError(f"There is no importance measure {name!r}.{nearest(name, known)}")
+
+
 def require_finite(settings: Mapping[str, object]) -> None:
     """Raise InputError for a setting that is NaN or infinite: NaN would pass every other check."""
     for name, value in settings.items():

@@ -405,12 +405,12 @@ def test_two_processes_train_the_same_model_as_one(write, tmp_path, faithmeter):
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
-def test_an_interrupted_command_says_how_to_go_on(faithmeter, monkeypatch):
+def test_an_interrupted_command_says_how_to_go_on(faithmeter, monkeypatch, trained_toy):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("faithmeter.studies.measure.measure", interrupted)
-    code, printed = faithmeter("measure", "runs/any")
+    code, printed = faithmeter("measure", trained_toy)
     assert code == 130
     assert "interrupted. Finished work is kept" in printed
 

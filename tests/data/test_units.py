@@ -14,7 +14,8 @@ from importance.reference import CONTEXTS, TARGETS, TEXTS, alone, plain_logit, s
 from faithmeter import InputError
 from faithmeter.data.batch import Batch
 from faithmeter.data.units import UNITS, sentence_starts, with_units
-from faithmeter.explaining.explanation import ExplainOptions, explain_texts
+from faithmeter.explaining.explanation import explain_texts
+from faithmeter.explaining.options import ExplainOptions
 from faithmeter.importance.measure import ImportanceMeasure, even_shares, open_units
 from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 from faithmeter.in_distribution.masf import MaSF, fit_calibrated, neighbouring_steps, step_features

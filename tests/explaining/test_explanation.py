@@ -7,7 +7,8 @@ from conftest import random_classifier
 
 from faithmeter.attacks.search import attack_texts
 from faithmeter.errors import InputError
-from faithmeter.explaining.explanation import ExplainOptions, adjusted, explain_texts
+from faithmeter.explaining.explanation import adjusted, explain_texts
+from faithmeter.explaining.options import ExplainOptions
 from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.importance.table import as_measure
 from faithmeter.masking import Purpose, random_stream

@@ -14,7 +14,8 @@ from conftest import read, sentiment_rows
 from scipy import stats
 
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measure, report, train
-from faithmeter.explaining.explanation import ExplainOptions, explain_text
+from faithmeter.explaining.explanation import explain_text
+from faithmeter.explaining.options import ExplainOptions
 from faithmeter.files import write_jsonl
 from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 from faithmeter.reports import card, figures, sentences

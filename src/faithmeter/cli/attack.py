@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import load_libraries, names, names_in, several
+from faithmeter.cli.options import load_libraries, names, names_in, refuse_early, several
 from faithmeter.cli.printing import console, hint, print_section, terminal
 from faithmeter.progress import OnlyWarnings
 
@@ -30,6 +30,7 @@ def attack(
 
     Reports how often that succeeds and how many words it takes. Attacked texts are kept in the run.
     """
+    refuse_early(run)
     load_libraries()
     from faithmeter.reports.attack import attack_sections
     from faithmeter.studies import attack as study

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import MEASURES, either, load_libraries, names, names_in, several
+from faithmeter.cli.options import MEASURES, either, load_libraries, names, names_in, refuse_early, several
 from faithmeter.cli.printing import hint, print_section, terminal
 
 
@@ -55,6 +55,7 @@ def audit(
 
     Reports whether the judges agree. The same command resumes an interrupted audit.
     """
+    refuse_early(run, measures=measures)
     load_libraries()
     from faithmeter.reports.audit import audit_sections
     from faithmeter.studies import audit as study

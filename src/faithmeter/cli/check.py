@@ -5,8 +5,20 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import SUBJECT, Data, MaskedBefore, MaxLength, RunOption, either, load_libraries, run_of
+from faithmeter.cli.options import (
+    SUBJECT,
+    Data,
+    MaskedBefore,
+    MaxLength,
+    RunOption,
+    either,
+    load_libraries,
+    names_in,
+    require_subject,
+    run_of,
+)
 from faithmeter.cli.printing import print_check, terminal
+from faithmeter.errors import require_choice
 
 
 def check(
@@ -26,6 +38,12 @@ def check(
 
     Fits MaSF on the validation split. Without it a masking curve cannot be trusted.
     """
+    require_subject(subject, data, run, masked_before or max_length is not None)
+    require_choice("form", form, names_in("studies.check.FORMS"))
+    if other is not None:
+        from faithmeter.data.tables import require_table
+
+        require_table(other)
     load_libraries()
     from faithmeter.data.tables import texts_of
     from faithmeter.runs.run import Run

@@ -5,7 +5,17 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import MEASURES, Data, load_libraries, names, names_in, numbers, required, several
+from faithmeter.cli.options import (
+    MEASURES,
+    Data,
+    load_libraries,
+    names,
+    names_in,
+    numbers,
+    refuse_early,
+    required,
+    several,
+)
 from faithmeter.cli.printing import console, print_performance, print_section, terminal
 
 
@@ -42,6 +52,7 @@ def compare(
     interrupted comparison.
     """
     data = required(data)
+    refuse_early(measures=measures)
     load_libraries()
     from faithmeter.studies import compare as study
     from faithmeter.studies.audit import AuditOptions

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import either, load_libraries, names_in
+from faithmeter.cli.options import either, load_libraries, names_in, refuse_early
 from faithmeter.cli.printing import console, errors, print_explanation, terminal
 from faithmeter.errors import InputError
 
@@ -43,13 +43,17 @@ def explain(
 
     Each explanation is printed with its own faithfulness.
     """
-    texts, contexts = _texts(run, text, context, file)  # refused before libraries are loaded
-    load_libraries()
-    from faithmeter.explaining.explanation import ExplainOptions
+    texts, contexts = _texts(run, text, context, file)
+    refuse_early(measures=measure)
+    from faithmeter.explaining.options import ExplainOptions, require_target
+    from faithmeter.runs.directory import settings_of
+
+    options = ExplainOptions(target=target, by=by, chunk=chunk, orders=orders)
+    require_target(target, settings_of(run)["labels"])
+    load_libraries()  # after all that can be refused without them
     from faithmeter.studies import explain as study
 
     reporter = terminal(errors if as_json else console)  # standard output has JSON only
-    options = ExplainOptions(target=target, by=by, chunk=chunk, orders=orders)
     for explanation in study.explain(run, texts, contexts, options, measure=measure, budget=budget, reporter=reporter):
         if as_json:
             print(json.dumps(explanation.as_row(), ensure_ascii=False))
@@ -60,6 +64,7 @@ def explain(
 def _texts(run: Path, text: str | None, context: str | None, file: Path | None) -> tuple[list[str], list[str] | None]:
     """Return the texts to explain and their contexts, from the arguments, a file, or standard input."""
     from faithmeter.data.splits import DataSpec
+    from faithmeter.data.tables import lines_of
     from faithmeter.runs.directory import read_texts, require_pairs, settings_of
 
     data = DataSpec(**settings_of(run)["data"])
@@ -68,7 +73,7 @@ def _texts(run: Path, text: str | None, context: str | None, file: Path | None) 
     require_pairs(data, contexts=context is not None)
     if text is not None:
         return [text], None if context is None else [context]
-    lines = sys.stdin if file is None else file.read_text(encoding="utf-8").split("\n")
+    lines = sys.stdin if file is None else lines_of(file)
     texts = [line.rstrip("\n") for line in lines if line.strip()]
     if not texts:
         raise InputError("There is no text to explain: give a text, a file with --file, or lines on standard input.")

@@ -15,6 +15,8 @@ from faithmeter.cli.options import (
     load_libraries,
     names,
     names_in,
+    refuse_early,
+    require_subject,
     run_of,
 )
 from faithmeter.cli.printing import console, print_faithfulness, terminal
@@ -67,6 +69,11 @@ def measure(
 
     Gives ACU and RACU with intervals. The same command resumes an interrupted measurement.
     """
+    if run is not None and len(subjects) > 1:
+        raise InputError("--run is the directory of one model: measure models one by one, then their runs together.")
+    for subject in subjects:
+        require_subject(subject, data, run, masked_before or max_length is not None)
+    refuse_early(measures=measures)
     load_libraries()
     from faithmeter.runs.repetitions import require_repetitions
     from faithmeter.runs.run import Run
@@ -87,8 +94,6 @@ def measure(
         until_certain=until_certain,
         scores=() if scores is None else names(scores),
     )
-    if run is not None and len(subjects) > 1:
-        raise InputError("--run is the directory of one model: measure models one by one, then their runs together.")
     paths = [run_of(subject, data, run, masked_before, max_length, reporter) for subject in subjects]
     if len(paths) > 1:  # before hours of work on what cannot be pooled
         require_repetitions([Run(path) for path in paths])

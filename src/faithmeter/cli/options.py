@@ -1,7 +1,10 @@
 """What commands share: choices and panels of --help, options for data and runs, and libraries that are loaded late."""
 
 import ast
+import atexit
+import gc
 import inspect
+import sys
 from collections.abc import Callable
 from functools import cache, wraps
 from pathlib import Path
@@ -11,7 +14,7 @@ from typer import Option
 from typer.core import TyperCommand
 
 from faithmeter.cli.printing import print_performance
-from faithmeter.errors import InputError, require_finite
+from faithmeter.errors import InputError, require_finite, require_measure
 
 if TYPE_CHECKING:
     from faithmeter.data.splits import DataSpec
@@ -126,11 +129,33 @@ class Command(TyperCommand):
 
 
 def load_libraries() -> None:
-    """Import torch and transformers, which takes seconds, only when there is work to do, and silence their logs."""
-    import transformers
+    """Import torch and transformers, which takes seconds, only when there is work to do, and silence their logs.
 
+    They make a million objects that stay until the end. Python would look through them for garbage again and again
+    while they are imported, and once more when the process ends, which took nearly half of the time of a short command.
+    """
+    first = "torch" not in sys.modules  # else they are another's, as in a test or a notebook
+    if first:
+        gc.disable()
+    try:
+        import transformers.modeling_utils
+    finally:
+        if first:
+            gc.freeze()
+            gc.enable()
+            atexit.register(gc.freeze)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+
+
+def refuse_early(*runs: Path, measures: str | None = None) -> None:
+    """Refuse what is no run, and names that no measure has: before libraries are loaded, which takes seconds."""
+    from faithmeter.runs.directory import require_run
+
+    for run in runs:
+        require_run(run)
+    for name in () if measures is None else names(measures):
+        require_measure(name, names_in("importance.table.IMPORTANCE_MEASURES"))
 
 
 def required(data: "DataSpec | None") -> "DataSpec":
@@ -205,11 +230,13 @@ def _data_spec(
                 "with; a model needs --data or --task."
             )
         return None
-    from faithmeter.data.splits import DataSpec, refuse_early
+    from faithmeter.data.splits import DataSpec, require_data
+    from faithmeter.performance import require_metric
 
     seed = given.pop("data_seed")
     spec = DataSpec(**given, seed=seed)
-    refuse_early(spec)  # before the command loads its libraries, which takes seconds
+    require_data(spec)  # before the command loads its libraries, which takes seconds
+    require_metric(spec.resolved().metric)
     return spec
 
 
@@ -263,6 +290,26 @@ MaxLength = Annotated[
 ]
 
 
+def require_subject(subject: str, data: "DataSpec | None", run: Path | None, own_settings: bool) -> None:
+    """Refuse a subject that is no run, or where --run and the like do not apply, before libraries are loaded.
+
+    `own_settings` is whether options for a model were given.
+    """
+    if data is None:
+        if run is not None or own_settings:
+            said = "--run, --masked-before and --max-length apply only to a model with --data or --task"
+            raise InputError(f"{said}; a run keeps its own settings.")
+        refuse_early(Path(subject))
+    elif _path_of(subject, run).resolve() == Path(subject).resolve():
+        raise InputError(
+            f"{_path_of(subject, run)} is the model itself: choose another directory for the run with --run."
+        )
+
+
+def _path_of(subject: str, run: Path | None) -> Path:
+    return run or Path("runs") / Path(subject).resolve().name
+
+
 def run_of(
     subject: str,
     data: "DataSpec | None",
@@ -271,15 +318,10 @@ def run_of(
     max_length: int | None,
     reporter: "Reporter",
 ) -> Path:
-    """Return the run that a command is given, and create one for a model trained elsewhere."""
+    """Return the run that a command is given, and create one for a model trained elsewhere (see `require_subject`)."""
     if data is None:
-        if run is not None or masked_before or max_length is not None:
-            said = "--run, --masked-before and --max-length apply only to a model with --data or --task"
-            raise InputError(f"{said}; a run keeps its own settings.")
         return Path(subject)
-    path = run or Path("runs") / Path(subject).resolve().name
-    if path.resolve() == Path(subject).resolve():
-        raise InputError(f"{path} is the model itself: choose another directory for the run with --run.")
+    path = _path_of(subject, run)
     known = path.exists()
     from faithmeter.studies.adopt import adopt
 

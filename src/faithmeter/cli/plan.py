@@ -7,7 +7,7 @@ from typing import Annotated
 from rich.table import Table
 from typer import Argument, Option
 
-from faithmeter.cli.options import MEASURES, load_libraries, names
+from faithmeter.cli.options import MEASURES, load_libraries, names, refuse_early
 from faithmeter.cli.printing import console, terminal
 
 MANY = 1000  # texts, from which on a plan of a pilot is a guess
@@ -25,6 +25,7 @@ def plan(
 
     From what is measured already, or from a pilot on a few texts, which is kept in RUN/pilot.
     """
+    refuse_early(run, measures=measures)
     load_libraries()
     from faithmeter.runs.timing import duration
     from faithmeter.studies import plan as study

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import load_libraries, several
+from faithmeter.cli.options import load_libraries, refuse_early, several
 from faithmeter.cli.printing import console, terminal
 
 
@@ -22,6 +22,9 @@ def report(
     One self-contained HTML page.
     """
     chosen = [name.strip() for name in formats.split(",")]
+    from faithmeter.runs.directory import is_roar
+
+    refuse_early(*(path for path in runs if not is_roar(path)))
     load_libraries()
     from faithmeter.studies import report as study
 

@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import MEASURES, Data, either, load_libraries, names, names_in, numbers, several
+from faithmeter.cli.options import (
+    MEASURES,
+    Data,
+    either,
+    load_libraries,
+    names,
+    names_in,
+    numbers,
+    refuse_early,
+    several,
+)
 from faithmeter.cli.printing import console, hint, print_table, terminal
 from faithmeter.errors import InputError
 
@@ -51,6 +61,7 @@ def roar(
     ROAR and Recursive ROAR. `faithmeter roar RUN` resumes an interrupted experiment.
     """
     said = _said(locals())
+    refuse_early(measures=measures)
     load_libraries()
     from faithmeter.runs.engines import workers_here
     from faithmeter.studies.report import roar_verdict

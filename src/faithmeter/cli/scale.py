@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import MEASURES, Data, load_libraries, names, names_in, required
+from faithmeter.cli.options import MEASURES, Data, load_libraries, names, names_in, refuse_early, required
 from faithmeter.cli.printing import console, print_faithfulness, print_performance, terminal
 
 FAMILIES, SIZES = "models.from_scratch.FAMILIES", "models.from_scratch.SIZES"
@@ -40,6 +40,7 @@ def scale(
     One report compares them. The same command resumes an interrupted comparison.
     """
     data = required(data)
+    refuse_early(measures=measures)
     load_libraries()
     from faithmeter.studies import scale as study
     from faithmeter.studies.measure import MeasureOptions

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import MEASURES, load_libraries, names, numbers, several
+from faithmeter.cli.options import MEASURES, load_libraries, names, numbers, refuse_early, several
 from faithmeter.cli.printing import hint, print_section, terminal
 
 
@@ -33,6 +33,7 @@ def select(
 
     Trains a second model that reads only the explanations.
     """
+    refuse_early(run, measures=measures)
     load_libraries()
     from faithmeter.reports.select import select_sections
     from faithmeter.studies import select as study

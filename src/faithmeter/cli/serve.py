@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import load_libraries
+from faithmeter.cli.options import load_libraries, refuse_early
 from faithmeter.cli.printing import terminal
 
 
@@ -18,6 +18,7 @@ def serve(
 
     Type a text, see which words decide, mask them and watch the prediction change.
     """
+    refuse_early(run)
     load_libraries()
     from faithmeter.web import serve as page
 

@@ -1,20 +1,27 @@
 """The command `faithmeter train`: parses, calls the study, prints."""
 
+import os
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import Data, either, load_libraries, names, names_in, required, several
+from faithmeter.cli.options import Data, either, load_libraries, names, names_in, refuse_early, required, several
 from faithmeter.cli.printing import print_performance, terminal
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, require_choice
 
 # options in panels of their own
 learning, robustness, adapting = (
     partial(Option, rich_help_panel=panel) for panel in ("Optimisation", "Robust training", "LoRA (extra `peft`)")
 )
+CHOICES = {
+    "strategy": ("strategy", "training.strategy.STRATEGIES"),
+    "validation": ("validation", "training.strategy.VALIDATIONS"),
+    "optimizer": ("optimizer", "training.config.OPTIMIZERS"),
+    "mixed_precision": ("precision", "training.config.PRECISIONS"),
+}
 FAMILIES, SIZES = (names_in(f"models.from_scratch.{table}") for table in ("FAMILIES", "SIZES"))
 
 
@@ -109,6 +116,7 @@ def train(
     Masked fine-tuning makes a faithfulness measurable model: masked texts are in-distribution for it.
     """
     given = locals()
+    _refuse(run, given)
     load_libraries()
     from faithmeter.studies import train as study
     from faithmeter.training.config import TrainingOptions
@@ -128,3 +136,18 @@ def train(
     print_performance(
         study.train(run, required(data), model, taught, max_length=max_length, vectors=vectors, reporter=reporter)
     )
+
+
+def _refuse(run: Path, given: dict[str, Any]) -> None:
+    """Refuse options that name nothing and a run that is there already (or not there to resume), before torch loads."""
+    from faithmeter.runs.directory import refuse_existing
+
+    for option, (what, table) in CHOICES.items():
+        if given[option] is not None:
+            require_choice(what, given[option], names_in(table))
+    if given["resume"]:
+        refuse_early(run)
+        return
+    required(given["data"])
+    if os.environ.get("RANK", "0") == "0":  # of processes that train together, the first makes the run
+        refuse_existing(run)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument
 
-from faithmeter.cli.options import Data, load_libraries, required
+from faithmeter.cli.options import Data, load_libraries, refuse_early, required
 from faithmeter.cli.printing import hint, print_performance, print_section, terminal
 
 
@@ -18,11 +18,13 @@ def transfer(
 
     Creates a run to check, measure and report on that data.
     """
+    data = required(data)
+    refuse_early(run)
     load_libraries()
     from faithmeter.reports.transfer import transfer_sections
     from faithmeter.studies import transfer as study
 
-    made = study.transfer(run, out, required(data), reporter=terminal())
+    made = study.transfer(run, out, data, reporter=terminal())
     print_performance(made)
     for section in transfer_sections(made.results):
         print_section(section)

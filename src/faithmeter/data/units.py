@@ -5,18 +5,23 @@ is its own). Importance stays one number per token: every token of a unit has th
 splits a word and never extends over both texts of a pair.
 """
 
+from __future__ import annotations
+
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import tokenizers
 
-from faithmeter.data.batch import Encoded, Ints
 from faithmeter.errors import InputError, nearest
-from faithmeter.masking import Mask
+
+if TYPE_CHECKING:  # options of a command are checked against the names here before torch is loaded
+    import tokenizers
+
+    from faithmeter.data.batch import Encoded, Ints
+    from faithmeter.masking import Mask
 
 TOKEN, WORD, SENTENCE, CHUNKED = UNITS = ("token", "word", "sentence", "chunk")
 CHUNK = 16  # tokens a chunk holds at most

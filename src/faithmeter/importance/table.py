@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from faithmeter.errors import InputError, nearest
+from faithmeter.errors import InputError, require_measure
 from faithmeter.importance.attention import (
     attention,
     attention_at,
@@ -323,8 +323,7 @@ def as_measure(measure: str | Explain | ImportanceMeasure) -> ImportanceMeasure:
         return measure
     if not isinstance(measure, str):
         return of_function(measure)
-    if measure not in IMPORTANCE_MEASURES:
-        raise InputError(f"There is no importance measure {measure!r}.{nearest(measure, IMPORTANCE_MEASURES)}")
+    require_measure(measure, IMPORTANCE_MEASURES)
     return IMPORTANCE_MEASURES[measure]
 
 

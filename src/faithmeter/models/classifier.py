@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -48,6 +49,7 @@ from faithmeter.progress import yield_to_cancellation
 
 MAX_LENGTH = 512
 TOKENS_PER_BATCH = 8192
+AT_ONCE = 1000  # texts that are tokenised together
 # These count positions from the padding id on, so the last of `max_position_embeddings` cannot be used.
 POSITIONS_AFTER_PADDING = {
     "camembert", "data2vec-text", "ibert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
@@ -203,36 +205,42 @@ class Classifier:
         texts: Texts,
         contexts: Texts | None = None,
         labels: Sequence[int] | Sequence[Sequence[float]] | None = None,
+        *,
+        progress: Callable[[int], None] | None = None,
     ) -> Encoded:
         """Tokenise texts, or pairs of text and context; without labels, every label is 0. A string is one text.
 
         Too long a pair is cut from the longer side, token by token, so the context is never cut away whole. A special
         token that is written in a text stays special and cannot be masked; an unknown word is a word like any other.
+        `progress` is told the number of texts done, a thousand at a time.
         """
         texts, contexts = listed(texts, contexts)
-        special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
-        ids: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-        types: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-        sequences: list[np.ndarray[tuple[int], np.dtype[np.int8]]] = []
-        truncated = 0
-        for start in range(0, len(texts), 1000):
-            pairs = None if contexts is None else contexts[start : start + 1000]
-            for encoding in self.encodings(texts[start : start + 1000], pairs):
-                row = np.asarray(encoding.ids, dtype=np.int64)
-                sequence = np.array([SPECIAL if s is None else s for s in encoding.sequence_ids], dtype=np.int8)
-                sequence[np.isin(row, list(special))] = SPECIAL
-                ids.append(row)
-                types.append(np.asarray(encoding.type_ids, dtype=np.int64))
-                sequences.append(sequence)
-                truncated += bool(encoding.overflowing)
-        flat = np.concatenate(ids) if ids else np.zeros(0, dtype=np.int64)
+        special = list(set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id})
+        ids, types, lengths = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)], [np.zeros(1, np.int64)]
+        sequences, truncated = [np.zeros(0, dtype=np.int8)], 0
+        for start in range(0, len(texts), AT_ONCE):
+            pairs = None if contexts is None else contexts[start : start + AT_ONCE]
+            encodings = self.encodings(texts[start : start + AT_ONCE], pairs)
+            ids.append(_end_to_end([one.ids for one in encodings], np.int64))
+            sequence = _end_to_end(
+                [[SPECIAL if s is None else s for s in one.sequence_ids] for one in encodings], np.int8
+            )
+            sequence[np.isin(ids[-1], special)] = SPECIAL
+            sequences.append(sequence)
+            if self.takes_type_ids:
+                types.append(_end_to_end([one.type_ids for one in encodings], np.int64))
+            lengths.append(np.array([len(one) for one in encodings], dtype=np.int64))
+            truncated += sum(bool(one.overflowing) for one in encodings)
+            if progress is not None:
+                progress(len(encodings))
+        flat = np.concatenate(ids)
         return Encoded(
             ids=flat,
-            type_ids=np.concatenate(types) if ids and self.takes_type_ids else None,
-            sequence=np.concatenate(sequences) if ids else np.zeros(0, dtype=np.int8),
+            type_ids=np.concatenate(types) if len(texts) and self.takes_type_ids else None,
+            sequence=np.concatenate(sequences),
             masked=np.zeros(len(flat), dtype=np.bool_),
-            offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
-            labels=self._gold(len(ids), labels),
+            offsets=np.cumsum(np.concatenate(lengths)),
+            labels=self._gold(len(texts), labels),
             pad_token_id=self.pad_token_id,
             truncated=truncated,
             both_texts=self.both_texts and contexts is not None,
@@ -529,6 +537,10 @@ def _middle(lengths: Tensor, tokens: int) -> Tensor:
     start = max(0, (int(passed[-1]) - tokens) // 2)
     within = (passed > start) & (passed - lengths[order] < start + tokens)
     return order[within]
+
+
+def _end_to_end(rows: list[list[int]], dtype: type[np.signedinteger[Any]]) -> np.ndarray[Any, Any]:
+    return np.fromiter(itertools.chain.from_iterable(rows), dtype=dtype)
 
 
 def _padded(batch: Batch) -> bool:

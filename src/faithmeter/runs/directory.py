@@ -1,14 +1,17 @@
 """What a run directory says by itself, read without torch or transformers, so that wrong input is refused at once."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from faithmeter.data.splits import DataSpec, as_text, require_columns, require_text
 from faithmeter.data.tables import read_rows
 from faithmeter.errors import InputError
+from faithmeter.files import LOCK
 
 FORMAT = 1
+HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
 
 
 def require_run(path: Path) -> dict[str, Any]:
@@ -48,6 +51,31 @@ def read_config(path: Path) -> Any:  # noqa: ANN401 (of a run, an experiment, or
         raise InputError(
             f"{file} is damaged: it cannot be read as JSON. Restore it from a copy, or make a new run."
         ) from error
+
+
+def _is_of_a_beginning(file: Path) -> bool:
+    """Whether a file is surely one that is left of a beginning which was killed before the config.json was there."""
+    if file.name == LOCK or HALF_WRITTEN.fullmatch(file.name):
+        return True
+    if file.name != "environment.json":
+        return False
+    try:
+        stored = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(stored, dict) and "faithmeter" in (stored.get("packages") or ())
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse a path that already holds something else than the beginning that a killed process left."""
+    if path.is_dir() and all(map(_is_of_a_beginning, path.iterdir())):
+        return
+    if is_roar(path):
+        raise InputError(f"{path} holds a ROAR experiment, and nothing is overwritten. Choose another name.")
+    if (path / "config.json").is_file() and not (path / "model").is_dir():
+        raise InputError(f"{path} holds an unfinished training: resume it with `faithmeter train {path} --resume`.")
+    if path.exists():
+        raise InputError(f"{path} already exists, and nothing is overwritten. Choose another name or remove it first.")
 
 
 def require_pairs(data: DataSpec, *, contexts: bool) -> None:

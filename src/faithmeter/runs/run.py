@@ -21,7 +21,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -30,18 +29,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet
 import torch
 
 from faithmeter.data.splits import DataSpec, load_splits
 from faithmeter.data.units import TOKEN
 from faithmeter.errors import InputError, first_line
-from faithmeter.files import LOCK, new_folder, read_json, read_jsonl, require_whole, write_json, write_jsonl
+from faithmeter.files import new_folder, read_json, read_jsonl, require_whole, write_json, write_jsonl
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.models.classifier import load_classifier
 from faithmeter.performance import problem_of
-from faithmeter.runs.directory import FORMAT, is_roar, require_run, settings_of
+from faithmeter.runs.directory import FORMAT, HALF_WRITTEN, refuse_existing, require_run, settings_of
 from faithmeter.runs.results import (
     CLAIMED,
     MASKED,
@@ -64,6 +62,7 @@ if TYPE_CHECKING:
     from faithmeter.data.splits import Splits
     from faithmeter.models.classifier import Classifier
     from faithmeter.problems import Problem
+    from faithmeter.progress import Reporter
     from faithmeter.runs.results import Row
 
 # Kept for whoever reads the results, and never compared: a release must not lock what is stored. One that changes what
@@ -72,7 +71,6 @@ VERSION = "faithmeter"
 
 # what results were made with before a setting was kept: a new setting has its default for old runs here
 BEFORE: Mapping[str, Any] = {"by": TOKEN, "chunk": None, "until_certain": False, "format": 1}
-HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
 MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
 BESIDE_WEIGHTS = ("*.json", "*.txt", "*.model")  # config and tokenizer, as transformers names their files
 ATTACK_AGAIN = "`faithmeter attack`, asked as before, attacks the texts again."
@@ -195,6 +193,8 @@ class Run:
         """What the run's texts were attacked with; empty where they were not."""
         if not self.attacks.exists():
             return {}
+        import pyarrow.parquet  # here: to explain a text takes none of it
+
         return json.loads(
             pyarrow.parquet.read_schema(require_whole(self.attacks, ATTACK_AGAIN)).metadata[ATTACK_SETTINGS]
         )
@@ -270,10 +270,10 @@ class Run:
         """Whether the training is finished."""
         return self.model_folder.is_dir()
 
-    def data(self) -> Splits:
+    def data(self, reporter: Reporter | None = None) -> Splits:
         """Load the run's data again, and refuse when it is no longer the same."""
         config = self.config
-        splits = load_splits(config.data, labels_known=True).in_order_of(config.labels)
+        splits = load_splits(config.data, labels_known=True, reporter=reporter).in_order_of(config.labels)
         if splits is None or splits.fingerprint != config.fingerprint:
             raise InputError(
                 f"The data of {self.path} has changed since the run was made, so new results would not fit the old "
@@ -433,31 +433,6 @@ def begin(path: Path) -> None:
         if HALF_WRITTEN.fullmatch(file.name):
             file.unlink()
     write_json(path / "environment.json", environment())
-
-
-def _is_of_a_beginning(file: Path) -> bool:
-    """Whether a file is surely one that is left of a beginning which was killed before the config.json was there."""
-    if file.name == LOCK or HALF_WRITTEN.fullmatch(file.name):
-        return True
-    if file.name != "environment.json":
-        return False
-    try:
-        stored = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(stored, dict) and "faithmeter" in (stored.get("packages") or ())
-
-
-def refuse_existing(path: Path) -> None:
-    """Refuse a path that already holds something else than the beginning that a killed process left."""
-    if path.is_dir() and all(map(_is_of_a_beginning, path.iterdir())):
-        return
-    if is_roar(path):
-        raise InputError(f"{path} holds a ROAR experiment, and nothing is overwritten. Choose another name.")
-    if (path / "config.json").is_file() and not (path / "model").is_dir():
-        raise InputError(f"{path} holds an unfinished training: resume it with `faithmeter train {path} --resume`.")
-    if path.exists():
-        raise InputError(f"{path} already exists, and nothing is overwritten. Choose another name or remove it first.")
 
 
 def environment() -> dict[str, Any]:

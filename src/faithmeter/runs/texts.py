@@ -21,7 +21,8 @@ def encode(classifier: Classifier, split: datasets.Dataset, part: str, reporter:
     """Tokenise a split, and report truncated and unmaskable texts, and later a lack of memory."""
     contexts = split["context"] if "context" in split.column_names else None
     groups = numbered_groups(split["group"]) if "group" in split.column_names else None
-    encoded = classifier.encode(split["text"], contexts, split["label"])
+    with reporter.bar(f"Tokenising {part} texts", len(split)) as advance:
+        encoded = classifier.encode(split["text"], contexts, split["label"], progress=advance)
     encoded = dataclasses.replace(encoded, split=part, groups=groups)
     classifier.memory.warn = reporter.warn
     say_what_is_odd(encoded, part, classifier, reporter)

@@ -16,7 +16,8 @@ from faithmeter.performance import require_metric
 from faithmeter.problems import PROBLEMS
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.commands import command_to_train
-from faithmeter.runs.run import Run, RunConfig, refuse_existing
+from faithmeter.runs.directory import refuse_existing
+from faithmeter.runs.run import Run, RunConfig
 from faithmeter.runs.texts import encode
 from faithmeter.studies.train import by_chance, store_performance
 
@@ -54,7 +55,7 @@ def adopt(
     task = data.resolved()
     require_metric(task.metric)
     classes = _outputs(path, model, data, task.problem, max_length)
-    splits = _with_classes(load_splits(data), classes)
+    splits = _with_classes(load_splits(data, reporter=reporter), classes)
     classifier = load_classifier(model, splits.labels, problem=task.problem, max_length=max_length)
     classifier.both_texts = data.both_texts
     config = RunConfig(

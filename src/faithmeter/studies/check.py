@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from faithmeter.data.batch import Encoded
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, require_choice
 from faithmeter.files import damaged, is_done, new_folder, only_one, sum_of
 from faithmeter.in_distribution.behaviour import AllMasked, all_masked
 from faithmeter.in_distribution.masf import MaSF, fit_calibrated, fit_paper, masked_at_random, step_features
@@ -55,8 +55,7 @@ def check(
     At most `rows` validation texts are used, drawn at random: the stored test grows with them. What the test can find
     is stored beside what it found, also in `other` texts, of another domain, where there are any.
     """
-    if form not in FORMS:
-        raise InputError(f"There is no form {form!r}: choose from {', '.join(FORMS)}.")
+    require_choice("form", form, FORMS)
     run = opened(path)
     with only_one(run.path):
         return _check(run, form, rows, other, reporter or Silent())
@@ -81,7 +80,7 @@ def _check(run: Run, form: str, rows: int, other: Sequence[str], reporter: Repor
     if measured and not lost:  # the result rows are lost, and the test is not
         carried = MaSF.load(folder)
     run.store_results(KINDS, [])  # of an earlier check, whose test is about to be replaced
-    config, classifier, splits = run.config, run.classifier(), run.data()
+    config, classifier, splits = run.config, run.classifier(), run.data(reporter)
     test = encode(classifier, splits.test, "test", reporter)
     masf = carried or _fitted(run, classifier, splits.validation, test, form, rows, reporter)
     if measured and run.measurement_settings.get("in_distribution", sum_of(folder)) != sum_of(folder):

@@ -6,7 +6,8 @@ from pathlib import Path
 from faithmeter.data.batch import Encoded, Texts, listed
 from faithmeter.data.units import with_units
 from faithmeter.errors import InputError
-from faithmeter.explaining.explanation import RANDOM_RUNS, ExplainOptions, Explanation, explain_texts, require_target
+from faithmeter.explaining.explanation import Explanation, explain_texts
+from faithmeter.explaining.options import RANDOM_RUNS, ExplainOptions, require_target
 from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
 from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
 from faithmeter.masking import STEPS

@@ -21,7 +21,8 @@ from faithmeter.errors import InputError
 from faithmeter.files import new_folder, read_json, write_json, write_jsonl
 from faithmeter.models.objects import hash_of, model_and_tokenizer, save_copy
 from faithmeter.progress import Reporter, Silent
-from faithmeter.runs.run import Run, RunLike, opened, refuse_existing
+from faithmeter.runs.directory import refuse_existing
+from faithmeter.runs.run import Run, RunLike, opened
 from faithmeter.studies import audit as auditing
 from faithmeter.studies import check as checking
 from faithmeter.studies import explain as explaining

@@ -153,7 +153,7 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
         )
     if trusted(run.results) is None and run.checked:
         reporter.warn(conclusion(run.results))
-    classifier, splits = run.classifier(), run.data()
+    classifier, splits = run.classifier(), run.data(reporter)
     if options.target not in classifier.problem.explained:
         raise InputError(
             f"The target {options.target!r} is a class, and this model has {classifier.problem.head}. "

@@ -18,7 +18,8 @@ from faithmeter.models.sources import absolute_model
 from faithmeter.performance import require_metric
 from faithmeter.problems import PROBLEMS, require_classes
 from faithmeter.progress import Reporter, Silent
-from faithmeter.runs.run import Run, RunConfig, refuse_existing
+from faithmeter.runs.directory import refuse_existing
+from faithmeter.runs.run import Run, RunConfig
 from faithmeter.runs.texts import encode
 from faithmeter.studies.adopt import store_adopted
 

@@ -13,7 +13,8 @@ import pyarrow.parquet
 from faithmeter.data.splits import DataSpec
 from faithmeter.data.units import CHUNKED, TOKEN
 from faithmeter.errors import InputError, nearest
-from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, explain_text
+from faithmeter.explaining.explanation import explain_text
+from faithmeter.explaining.options import PREDICTED, ExplainOptions
 from faithmeter.files import require_whole
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.problems import gold_in_words

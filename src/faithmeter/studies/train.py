@@ -19,8 +19,9 @@ from faithmeter.models.sources import absolute_model
 from faithmeter.performance import majority_p_value, majority_performance, performance, problem_of, require_metric
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.card import store_card
+from faithmeter.runs.directory import refuse_existing
 from faithmeter.runs.results import Result, Rows, find
-from faithmeter.runs.run import Run, RunConfig, refuse_existing
+from faithmeter.runs.run import Run, RunConfig
 from faithmeter.runs.texts import encode
 from faithmeter.statistics import LEVEL
 from faithmeter.training.config import ADVERSARIAL, GUIDED, TrainingConfig, TrainingOptions
@@ -54,7 +55,7 @@ def train(
     options = options or TrainingOptions()
     training = options.over(training_defaults(model, task, lora=options.lora))
     require_trainable(training, task)
-    splits, kept = with_classes_of(model, load_splits(data))
+    splits, kept = with_classes_of(model, load_splits(data, reporter=reporter))
     classifier = fresh_classifier(
         model, splits, seed=training.seed, max_length=max_length, vectors=vectors, lora=training.adapter
     )
@@ -86,7 +87,7 @@ def resume(path: str | Path, *, reporter: Reporter | None = None) -> Run:
     with _alone(run.path):
         if run.trained and run.results:
             raise InputError(f"The training of {path} is finished: there is nothing to resume.")
-        config, splits = run.config, run.data()
+        config, splits = run.config, run.data(reporter)
         if config.training is None:  # trained elsewhere: only its results can be missing
             test = encode(run.classifier(), splits.test, "test", reporter)
             store_performance(run, np.array(splits.train["label"]), test, reporter)

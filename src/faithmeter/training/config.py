@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from faithmeter.errors import InputError, nearest, require_finite
+from faithmeter.errors import InputError, nearest, require_choice, require_finite
 from faithmeter.models.lora import DTYPES, Lora
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
 
@@ -88,14 +88,10 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         require_finite(vars(self))
-        if self.strategy not in STRATEGIES:
-            raise InputError(f"There is no strategy {self.strategy!r}: choose from {', '.join(STRATEGIES)}.")
-        if self.validation not in VALIDATIONS:
-            raise InputError(f"There is no validation {self.validation!r}: choose from {', '.join(VALIDATIONS)}.")
-        if self.mixed_precision not in PRECISIONS:
-            raise InputError(f"There is no precision {self.mixed_precision!r}: choose from {', '.join(PRECISIONS)}.")
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError(f"There is no optimizer {self.optimizer!r}: choose from {', '.join(OPTIMIZERS)}.")
+        require_choice("strategy", self.strategy, STRATEGIES)
+        require_choice("validation", self.validation, VALIDATIONS)
+        require_choice("precision", self.mixed_precision, PRECISIONS)
+        require_choice("optimizer", self.optimizer, OPTIMIZERS)
         if min(self.epochs, self.batch_size, self.accumulate) < 1:
             raise InputError("Epochs, batch size and accumulated batches must each be 1 or more.")
         if not (self.learning_rate > 0 and 0 <= self.warmup < 1):

@@ -1,5 +1,7 @@
 """What a training starts from: the model before it learns, and the settings that suit it."""
 
+import itertools
+
 from faithmeter.data.splits import Splits
 from faithmeter.data.tasks import Task
 from faithmeter.errors import InputError
@@ -110,7 +112,7 @@ def _fresh(
 
 def _from_scratch(model: str, splits: Splits, seed: int, max_length: int, vectors: str | None) -> Classifier:
     pairs = "context" in splits.train.column_names
-    texts = [*splits.train["text"], *(splits.train["context"] if pairs else [])]
+    texts = itertools.chain(splits.train["text"], splits.train["context"] if pairs else ())
     if model in SHAPES:
         return small_classifier(texts, splits.labels, shape=model, seed=seed, max_length=max_length)
     return bilstm_classifier(texts, splits.labels, pairs=pairs, vectors=vectors, seed=seed, max_length=max_length)

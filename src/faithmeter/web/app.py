@@ -21,8 +21,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from faithmeter.errors import InputError
-from faithmeter.explaining.explanation import PREDICTED, ExplainOptions, Explanation, explain_text, require_target
+from faithmeter.explaining.explanation import Explanation, explain_text
 from faithmeter.explaining.heat_map import small_curve, visible
+from faithmeter.explaining.options import PREDICTED, ExplainOptions, require_target
 from faithmeter.importance.table import as_measure, measures_of
 from faithmeter.models.classifier import Classifier
 from faithmeter.problems import LABELS, NUMBER, gold_in_words

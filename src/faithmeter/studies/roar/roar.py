@@ -52,9 +52,8 @@ from faithmeter.problems import PROBLEMS, require_classes
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.formats import write_report
 from faithmeter.reports.roar import synthetic_section, synthetic_verdict
-from faithmeter.runs.directory import is_roar
+from faithmeter.runs.directory import is_roar, refuse_existing
 from faithmeter.runs.engines import one_thread, work_through
-from faithmeter.runs.run import refuse_existing
 from faithmeter.runs.texts import encode, say_what_is_odd
 from faithmeter.runs.timing import duration, epoch_seconds, seconds_per_token
 from faithmeter.studies.roar.experiment import (
