@@ -1,10 +1,12 @@
 """The last encoder layer for the first position only: all that a head which reads the first token needs of it.
 
-Keys and values are needed of every token, but queries, the attention's output and the feed-forward block of one only:
-ten twelfths of the layer's products are saved. The result is the same number for number but for rounding. A model
-that is not in `READ_FIRST`, or that somebody has hooked into, is left alone.
+Queries, the attention's output and the feed-forward block are needed of one token only. And neither keys nor values are
+needed of any: a score is ⟨q, K h⟩ = ⟨Kᵀq, h⟩, whose Kᵀq is one vector per head, and the attended value is V Σ p h, so
+nearly all of the layer's products are saved. The result is the same but for rounding. A model that is not in
+`READ_FIRST`, or that somebody has hooked into, is left alone.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -60,25 +62,52 @@ def touched(module: nn.Module) -> bool:
     return "forward" in vars(module) or bool(module._forward_hooks) or bool(module._forward_pre_hooks)
 
 
-def _first_position(layer: Layer, hidden: Tensor, mask: Tensor | None, rotate: Callable[[Tensor], Tensor]) -> Tensor:
+def _first_position(
+    layer: Layer, hidden: Tensor, mask: Tensor | None, rotate: Callable[[Tensor], Tensor] | None
+) -> Tensor:
     """Return BERT's layer at position 0: (rows, 1, dimensions)."""
     attention, first = layer.attention.self, hidden[:, :1]
 
     def heads(states: Tensor) -> Tensor:
         return states.unflatten(-1, (attention.num_attention_heads, attention.attention_head_size)).transpose(1, 2)
 
-    context = scaled_dot_product_attention(
-        rotate(heads(attention.query(first))),
-        rotate(heads(attention.key(hidden))),
-        heads(attention.value(hidden)),
-        attn_mask=None if mask is None else mask[..., :1, :],
-    )
-    attended = layer.attention.output(context.transpose(1, 2).flatten(-2), first)
-    return layer.feed_forward_chunk(attended)
+    query = heads(attention.query(first))
+    if rotate is None:
+        context = _attended(attention, query[:, :, 0], hidden, mask)
+    else:
+        context = scaled_dot_product_attention(
+            rotate(query),
+            rotate(heads(attention.key(hidden))),
+            heads(attention.value(hidden)),
+            attn_mask=None if mask is None else mask[..., :1, :],
+        ).transpose(1, 2)
+    return layer.feed_forward_chunk(layer.attention.output(context.flatten(-2), first))
+
+
+def _attended(attention: Layer, query: Tensor, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the values that one query per row attends to: (rows, 1, heads, size of a head).
+
+    `query` is (rows, heads, size of a head). The bias of the keys adds the same to all scores of a query, which softmax
+    does not see; the shares add up to 1, so that the bias of the values is added once.
+    """
+    count, size = query.shape[1:]
+    keys, values = (one.weight.view(count, size, -1) for one in (attention.key, attention.value))
+    # head by head, and then row by row
+    over_states = torch.bmm(query.transpose(0, 1), keys).transpose(0, 1)
+    scores = torch.bmm(over_states, hidden.transpose(1, 2)) / math.sqrt(size)
+    if mask is not None:
+        ours = mask[:, 0, :1]
+        scores = scores.masked_fill(~ours, -torch.inf) if ours.dtype == torch.bool else scores + ours
+    states = torch.bmm(scores.softmax(dim=-1), hidden).transpose(0, 1)
+    attended = torch.bmm(states, values.transpose(1, 2)).transpose(0, 1)
+    bias = attention.value.bias
+    return (attended if bias is None else attended + bias.view(count, size))[:, None]
 
 
 def _plain(layer: Layer, hidden: Tensor, mask: Tensor | None = None, *_: object, **__: object) -> Tensor:
-    return _first_position(layer, hidden, mask, lambda states: states)
+    attention = layer.attention.self
+    plain = all(type(one) is nn.Linear for one in (attention.key, attention.value))
+    return _first_position(layer, hidden, mask, None if plain else lambda states: states)
 
 
 def _rotary(
