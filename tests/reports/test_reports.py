@@ -53,7 +53,7 @@ def measured(tmp_path_factory):
 
 def row(kind, value, measure=None, ratio=None, low=None, high=None, over="observations", n=200):
     ends = {"low": low, "high": high, "over": over, "n": n}
-    return {"kind": kind, "value": value, "measure": measure, "masking_ratio": ratio, **ends}
+    return {"kind": kind, "value": value, "metric": "", "measure": measure, "masking_ratio": ratio, **ends}
 
 
 def rows_of(areas, p_value=1.0):

@@ -86,7 +86,7 @@ def print_check(verdicts: "Sequence[Verdict]", words: str | None, rows: "Rows") 
 
 def print_faithfulness(rows: "Rows") -> None:
     """Print the measures of one run, or of several pooled, the most faithful first."""
-    from faithmeter.runs.results import find, letters, measures, number, over_what, p_in_words, rows_of
+    from faithmeter.runs.results import find, letters, measures, number, over_each, p_in_words, rows_of
 
     pooled = any(row["over"] == "seeds" for row in rows)
     table = Table(box=None, padding=(0, 1, 0, 0))  # narrow: intervals and letters in 80 columns
@@ -94,9 +94,6 @@ def print_faithfulness(rows: "Rows") -> None:
     for column in ("measure", *alike, "ACU (95 %)", "RACU (95 %)", "s/text", "OOD", "p", "runs" if pooled else "texts"):
         table.add_column(column, justify="left" if column in ("measure", "alike") else "right", no_wrap=True)
     found = [find(rows, "acu", name) for name in measures(rows)]
-    each = "trainings" if pooled else "texts"
-    if any(row.get("groups") is not None for row in found):
-        each = over_what(max(found, key=lambda row: row["n"]))
     for acu in found:
         name = acu["measure"]
         out = [row["value"] for row in rows_of(rows, "share_out_of_distribution", name)]
@@ -121,7 +118,7 @@ def print_faithfulness(rows: "Rows") -> None:
     console.print(
         f"{'Measures that share a letter cannot be told apart. ' if alike else ''}"
         "ACU: area by which performance falls faster than under random masking; RACU: that, relative to an immediate "
-        f"fall. Intervals over {each}. s/text: seconds to explain one text along the "
+        f"fall. Intervals over {over_each(found)}. s/text: seconds to explain one text along the "
         "whole curve. OOD: largest share of out-of-distribution texts at any step; p: p-value of all steps together. "
         f"{baseline_in_words(rows)}",
         soft_wrap=True,

@@ -25,7 +25,7 @@ from faithmeter.runs.results import (
     measures,
     most_faithful,
     number,
-    over_what,
+    over_each,
     p_in_words,
     rejected,
     rows_of,
@@ -173,14 +173,12 @@ def _measured(subject: Subject, prefix: str) -> list[Section]:
 
 def _ranking(subject: Subject, prefix: str, best: str | None) -> Section:
     rows = subject.rows
-    first = find(rows, "acu", measures(rows)[0])
-    each = "trainings" if first["over"] == "seeds" else "texts" if first.get("groups") is None else over_what(first)
     return Section(
         "What was measured" if best is None else "Which measure is faithful",
         [
             *subject.about,
-            f"Intervals are 95 %, over {each}. Out-of-distribution is the largest share of such texts at "
-            "any step; the p-value covers all steps.",
+            f"Intervals are 95 %, over {over_each(rows_of(rows, 'acu'))}. Out-of-distribution is the largest share of such "
+            "texts at any step, where chance gives about 5 % at each; the p-value covers all steps.",
             *_told_apart(rows, best),
             *sentences.explained_once(rows),
         ],

@@ -309,6 +309,14 @@ def over_what(row: Row) -> str:
     return f"{row['n']} texts" if groups is None else f"{groups} groups of texts"
 
 
+def over_each(rows: Rows) -> str:
+    """Return what the intervals of several rows are over, in words and without numbers, which differ between rows."""
+    if any(row["over"] == "seeds" for row in rows):
+        return "trainings"
+    grouped = any(row.get("groups") is not None for row in rows)
+    return "groups of texts, which are those of one story or author" if grouped else "texts"
+
+
 def most_faithful(rows: Rows, among: Collection[str] | None = None) -> str | None:
     """Return the measure whose ACU is surely the largest; None where nothing was measured. `among` limits the choice.
 
