@@ -177,8 +177,8 @@ def _ranking(subject: Subject, prefix: str, best: str | None) -> Section:
         "What was measured" if best is None else "Which measure is faithful",
         [
             *subject.about,
-            f"Intervals are 95 %, over {over_each(rows_of(rows, 'acu'))}. Out-of-distribution is the largest share of such "
-            "texts at any step, where chance gives about 5 % at each; the p-value covers all steps.",
+            f"Intervals are 95 %, over {over_each(rows_of(rows, 'acu'))}. Out-of-distribution is the largest share of "
+            "such texts at any step, where chance gives up to 5 % at each; the p-value covers all steps.",
             *_told_apart(rows, best),
             *sentences.explained_once(rows),
         ],
