@@ -64,6 +64,7 @@ REFUSED = (
     ("explain {toy} --file {csv}", "no column 'text'"),
     ("explain {toy} --file {new}.csv", "There is no file"),
     ("explain {toy} --file {new}.txt", "There is no file"),
+    ("scores {toy} --out {new} --measure grad", "There is no importance measure 'grad'"),
     ("serve {new}", "is not a run"),
     ("report {toy} {new}", "is not a run"),
     ("audit {toy} --measures grad", "There is no importance measure 'grad'"),

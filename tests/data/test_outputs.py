@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from faithmeter import DataSpec
-from faithmeter.data.splits import load_splits, refuse_early
+from faithmeter.data.splits import load_splits, require_data
 from faithmeter.errors import InputError
 
 
@@ -161,7 +161,7 @@ def test_a_metric_of_numbers_is_refused_for_classes(write):
 
 def test_a_missing_column_is_refused_before_libraries_are_loaded(write):
     with pytest.raises(InputError, match="no column 'insult'"):
-        refuse_early(DataSpec(data=str(write("c.csv", comments())), labels="toxic,insult"))
+        require_data(DataSpec(data=str(write("c.csv", comments())), labels="toxic,insult"))
 
 
 def test_data_that_was_stored_before_there_were_labels_and_numbers_has_classes():

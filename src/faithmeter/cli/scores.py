@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from faithmeter.cli.options import either, load_libraries
+from faithmeter.cli.options import either, load_libraries, refuse_early
 from faithmeter.cli.printing import console, terminal
 
 
@@ -25,6 +25,7 @@ def scores(
 
     `faithmeter measure RUN --scores FILE` judges such a file, whoever wrote it.
     """
+    refuse_early(run, measures=measure)
     load_libraries()
     from faithmeter.runs.run import Run
     from faithmeter.studies import scores as study
