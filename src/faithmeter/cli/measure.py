@@ -55,6 +55,9 @@ def measure(
         ),
     ] = None,
     without_check: Annotated[bool, Option("--without-check", help="Measure without the in-distribution test.")] = False,
+    dtype: Annotated[
+        str, Option(help=f"What the model computes in: {either('studies.measure.DTYPES')}; 16 bits round more.")
+    ] = "float32",
     workers: Annotated[
         int | None,
         Option(min=1, help="Processes.  [default: one per core, at most 8; one on a GPU or under a minute]"),
@@ -86,6 +89,7 @@ def measure(
         chunk=chunk,
         until_certain=until_certain,
         scores=() if scores is None else names(scores),
+        dtype=dtype,
     )
     if run is not None and len(subjects) > 1:
         raise InputError("--run is the directory of one model: measure models one by one, then their runs together.")

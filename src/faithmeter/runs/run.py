@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 VERSION = "faithmeter"
 
 # what results were made with before a setting was kept: a new setting has its default for old runs here
-BEFORE: Mapping[str, Any] = {"by": TOKEN, "chunk": None, "until_certain": False, "format": 1}
+BEFORE: Mapping[str, Any] = {"by": TOKEN, "chunk": None, "until_certain": False, "dtype": "float32", "format": 1}
 HALF_WRITTEN = re.compile(r"\.(environment|config)\.json\.[0-9a-f]{8}\.part")  # as `files.write_bytes` names them
 MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
 BESIDE_WEIGHTS = ("*.json", "*.txt", "*.model")  # config and tokenizer, as transformers names their files
