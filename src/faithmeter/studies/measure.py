@@ -112,6 +112,8 @@ def measure(
     are checked first.
     """
     run, options, reporter = opened(path), options or MeasureOptions(), reporter or Silent()
+    if run.held is not None:
+        workers = 1  # other processes do not have the model
     with only_one(run.path):
         work = _begin(run, options, reporter)
         if options.until_certain and workers not in (None, 1):
@@ -199,6 +201,10 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
 
 def _in_precision(classifier: Classifier, dtype: str) -> Classifier:
     """Return a run's model, which is in float32, so that it computes in another precision."""
+    if dtype == FLOAT32:
+        return classifier
+    if not classifier.gradients:
+        raise InputError(f"A quantised model cannot be measured in {dtype}: leave out --dtype.")
     classifier.model.to(DTYPES[dtype])
     return classifier
 
