@@ -4,11 +4,11 @@ import copy
 import dataclasses
 import json
 import re
+import warnings
 
 import datasets
 import numpy as np
 import pandas
-import peft
 import pytest
 import torch
 import transformers
@@ -31,6 +31,7 @@ from faithmeter import (
 )
 from faithmeter.data.objects import tables_of
 from faithmeter.models.classifier import Classifier
+from faithmeter.models.objects import hash_of, quantised
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 FEW = MeasureOptions(measures=("grad-l2",), rows=6, random_runs=1)
@@ -190,6 +191,7 @@ def test_a_model_in_bfloat16_is_judged_in_float32_with_the_same_weights(objects)
 
 
 def test_adapters_are_merged_into_a_copy(objects):
+    peft = pytest.importorskip("peft", reason="the extra `peft` is not installed")
     model, tokenizer = objects
     adapted = peft.get_peft_model(
         copy.deepcopy(model), peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
@@ -234,12 +236,63 @@ def test_what_cannot_be_judged_is_refused_in_a_sentence(objects, made, said):
         check(made(*objects))
 
 
-def test_a_head_that_is_none_and_a_quantised_model_are_refused_by_the_name_of_the_model(objects, trained_toy):
+# ------------------------------------------------------------------------------------------------ quantised models
+
+
+@pytest.fixture
+def in_eight_bits(objects):
+    """The model with its linear layers in 8 bits, as torch does it on a processor."""
     model, tokenizer = objects
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch advises another package
+        smaller = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {torch.nn.Linear}, dtype=torch.qint8)
+    return smaller, tokenizer
+
+
+def test_a_quantised_model_is_judged_as_it_is_by_measures_that_only_ask_it(in_eight_bits, tmp_path):
+    model, tokenizer = in_eight_bits
+    own = sentiment_rows(44)
+    before = hash_of(model, tokenizer)
+    run = measure((model, tokenizer, own), MeasureOptions(rows=3, random_runs=1))
+    assert run.checked
+    assert run.classifier().model is model
+    names = set(run.ranking()["measure"])
+    assert {"loo-signed", "lime", "attention"} <= names
+    assert not names & {"grad-l1", "grad-l2", "x-grad-signed", "ig-signed", "deep-lift", "scaled-attention"}
+    assert hash_of(model, tokenizer) == before
+    (explanation,) = explain(run, "a good film", options=ExplainOptions(orders=0), measure="loo-signed")
+    assert explanation.predicted in run.config.labels
+    audited = audit(run, AuditOptions(measures=("loo-signed",), rows=3))
+    assert set(audited.judgement_settings) == {"erasure", "fidelity", "sparsity", "drift"}
+    assert report(run, tmp_path / "report")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (lambda one: measure(one, MeasureOptions(measures=("grad-l2",), rows=3, without_check=True)),
+         "grad-l2 needs gradients, which a quantised model does not have. Name measures that only ask the model: loo-"),
+        (lambda one: explain(one, "a good film", measure="scaled-attention"), "scaled-attention needs gradients"),
+        (lambda one: audit(one, AuditOptions(("randomisation",), ("loo-signed",), rows=3)),
+         "The judge randomisation changes or trains weights, which a quantised model does not allow"),
+        (lambda one: measure(one, MeasureOptions(rows=3, without_check=True, dtype="bfloat16")),
+         "A quantised model cannot be measured in bfloat16"),
+        (lambda one: as_run(one, "kept"), "is quantised, so its weights cannot be stored in kept"),
+    ],
+)  # fmt: skip
+def test_what_a_quantised_model_cannot_do_is_said_in_a_sentence(in_eight_bits, asked, said):
+    with pytest.raises(InputError, match=re.escape(said)):
+        asked((*in_eight_bits, ROWS))
+
+
+def test_models_in_eight_or_four_bits_are_told_by_what_their_library_leaves_behind(objects, in_eight_bits):
+    model, _ = objects
+    assert not quantised(model)
+    assert not quantised(copy.deepcopy(model).to(torch.bfloat16))
+    assert quantised(in_eight_bits[0])
     other = copy.deepcopy(model)
-    other.config.quantization_config = {"load_in_8bit": True}
-    with pytest.raises(InputError, match="is quantised, so its weights cannot be copied"):
-        check((other, tokenizer, ROWS))
+    other.config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    assert quantised(other)
 
 
 def test_a_run_is_taken_for_itself(checked_toy):

@@ -57,6 +57,9 @@ def measure(
         ),
     ] = None,
     without_check: Annotated[bool, Option("--without-check", help="Measure without the in-distribution test.")] = False,
+    dtype: Annotated[
+        str, Option(help=f"What the model computes in: {either('studies.measure.DTYPES')}; 16 bits round more.")
+    ] = "float32",
     workers: Annotated[
         int | None,
         Option(min=1, help="Processes.  [default: one per core, at most 8; one on a GPU or under a minute]"),
@@ -93,6 +96,7 @@ def measure(
         chunk=chunk,
         until_certain=until_certain,
         scores=() if scores is None else names(scores),
+        dtype=dtype,
     )
     paths = [run_of(subject, data, run, masked_before, max_length, reporter) for subject in subjects]
     if len(paths) > 1:  # before hours of work on what cannot be pooled

@@ -45,7 +45,8 @@ class ImportanceMeasure:
     hundreds of passes, too many for all texts of a training. `order_only`: its numbers are ranks. `from_zero`: it
     compares with an embedding of zeros, which is no start for some models (`completeness`). `stepped` returns it with
     another number of integration steps, where it has steps. `given`: its explanations are of certain texts and were
-    made before, so it explains no other texts and no other model.
+    made before, so it explains no other texts and no other model. `by_gradient`: it needs gradients, though it is of
+    another family than those.
     """
 
     name: str
@@ -65,11 +66,17 @@ class ImportanceMeasure:
     from_zero: bool = False
     stepped: Callable[[int], ImportanceMeasure] | None = None
     given: bool = False
+    by_gradient: bool = False
 
     @property
     def differentiable(self) -> bool:
         """Whether it has a gradient by the word embeddings."""
         return self.at is not None
+
+    @property
+    def needs_gradients(self) -> bool:
+        """Whether it needs more of a model than its answers and attentions: those of a quantised one are all it has."""
+        return self.by_gradient or self.family == "gradient"
 
     def explains(self, model_type: str) -> bool:
         """Whether it can explain models of this type, as their `config.model_type` names it."""

@@ -185,6 +185,7 @@ _TABLE = (
         lambda _: 3,
         signed=True,
         at=scaled_attention_at,
+        by_gradient=True,
         meaning="Attention times the gradient of the class's score with respect to it.",
     ),
     ImportanceMeasure(
@@ -253,6 +254,7 @@ _TABLE = (
         lambda _: 2 * SAMPLES + 3 * STEPS,
         signed=True,
         on_request=True,
+        by_gradient=True,
         meaning="The mean of LIME, KernelSHAP and integrated gradients.",
         from_zero=True,
     ),
@@ -274,6 +276,7 @@ _TABLE = (
         signed=True,
         not_for=BILSTM_TYPE,
         on_request=True,
+        by_gradient=True,
         meaning="The mean of seven measures.",
         from_zero=True,
     ),
@@ -312,6 +315,23 @@ def measures_of(model_type: str) -> list[str]:
     return [row.name for row in _TABLE if row.name != "random" and row.explains(model_type)]
 
 
+def explaining(classifier: Classifier) -> list[str]:
+    """Return the measures that can explain a model: all of its type, or those that need no gradients if it has none."""
+    names = measures_of(classifier.model.config.model_type)
+    return [name for name in names if classifier.gradients or not IMPORTANCE_MEASURES[name].needs_gradients]
+
+
+def require_gradients(measures: Sequence[ImportanceMeasure], classifier: Classifier) -> None:
+    """Refuse measures that need gradients for a model that has none."""
+    unfit = next((one.name for one in measures if one.needs_gradients and not classifier.gradients), None)
+    if unfit is not None:
+        able = [name for name in explaining(classifier) if name not in ON_REQUEST]
+        raise InputError(
+            f"{unfit} needs gradients, which a quantised model does not have. Name measures that only ask the model: "
+            f"{', '.join(able)}."
+        )
+
+
 def is_signed(name: str) -> bool:
     """Whether a measure tells tokens for a class from tokens against it; a user's own is taken to."""
     return name not in IMPORTANCE_MEASURES or IMPORTANCE_MEASURES[name].signed
@@ -336,11 +356,12 @@ def distinct(
     """
     model_type = classifier.model.config.model_type
     if chosen is None:
-        chosen = [name for name in measures_of(model_type) if name not in ON_REQUEST]
+        chosen = [name for name in explaining(classifier) if name not in ON_REQUEST]
     measures = [one for one in map(as_measure, chosen) if one.name != "random"]
     unfit = next((one.name for one in measures if not one.explains(model_type)), None)
     if unfit is not None:
         raise InputError(f"{unfit} cannot explain a {model_type} model: leave out this measure.")
+    require_gradients(measures, classifier)
     names = [one.name for one in measures]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -33,6 +33,7 @@ from faithmeter.models.fast.options import PassOptions
 from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_read
 from faithmeter.models.lora import Lora, add_lora, save_adapter
 from faithmeter.models.memory import MemoryLimit, finite
+from faithmeter.models.objects import quantised
 from faithmeter.models.padding import NOTE, padding_matters
 from faithmeter.models.sources import cannot_load, model_source, tokenizer_source
 from faithmeter.models.special_tokens import give_missing_tokens, require_padding, require_words, stand_in_for_mask
@@ -63,7 +64,8 @@ class Classifier:
     The model is not changed: its parameters and its train or eval mode stay the same. The tokenizer is copied, because
     tokenising with truncation changes a fast tokenizer. A model without a mask token is masked with its unknown or
     padding token (see `stand_in_for_mask`); `load_classifier` adds one to its own copy, and says so in `notes`. If
-    padding would change predictions, texts of different lengths are never padded (`pads`).
+    padding would change predictions, texts of different lengths are never padded (`pads`). A quantised model has no
+    `gradients`.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Classifier:
         )
         # the cache of decoders is not needed here
         self.settings = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+        self.gradients = not quantised(model)
         self.both_texts = False  # whether the context of a pair is maskable like the text, as data may ask
         self.pads = True  # so that it can be tested whether it may
         self.pads = not padding_matters(

@@ -30,12 +30,18 @@ def model_and_tokenizer(
         raise InputError(
             f"{type(tokenizer).__name__} is no tokenizer: give that of the model, (model, tokenizer, data)."
         )
-    if getattr(model, "hf_quantizer", None) is not None or getattr(model.config, "quantization_config", None):
-        raise InputError(
-            f"The {type(model).__name__} is quantised, so its weights cannot be copied into a run, and their gradients "
-            "are not those of the model. Load it without quantisation (bfloat16 is fine)."
-        )
     return model, tokenizer
+
+
+def quantised(model: torch.nn.Module) -> bool:
+    """Whether weights are in 8 bits or fewer: then they cannot be copied into a run, and have no gradients.
+
+    That is told by what transformers and torch leave behind, whichever library did it.
+    """
+    config = getattr(model, "config", None)
+    if getattr(model, "hf_quantizer", None) is not None or getattr(config, "quantization_config", None):
+        return True
+    return any(".quantized." in type(module).__module__ for module in model.modules())
 
 
 def save_copy(
@@ -54,10 +60,20 @@ def save_copy(
 def hash_of(model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerBase) -> str:
     """Return a hash of all on which an answer depends: weights, config and tokenizer."""
     digest = hashlib.sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        for one in value if isinstance(value, tuple) else (value,):  # packed weights and their bias
+            digest.update(_bytes_of(one))
     backend = getattr(tokenizer, "backend_tokenizer", None)
     digest.update(repr(tokenizer.special_tokens_map).encode())
     digest.update((backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))).encode())
     return digest.hexdigest()[:16]
+
+
+def _bytes_of(value: Any) -> bytes:  # noqa: ANN401 (an entry of a model's state)
+    if not isinstance(value, torch.Tensor):
+        return repr(value).encode()
+    if value.is_quantized:
+        scales = value.q_per_channel_scales() if "channel" in str(value.qscheme()) else value.q_scale()
+        return repr(scales).encode() + _bytes_of(value.int_repr())
+    return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()

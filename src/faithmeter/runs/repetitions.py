@@ -10,7 +10,7 @@ from faithmeter.runs.run import BEFORE, VERSION, Run, RunConfig
 
 # settings that may differ between seeds or releases without making results incomparable
 OF_ONE_RUN = ("weights", "tokenizer_and_config", VERSION, "other", "other_weights")
-MEASURED_WITH = ("target", "rows", "beam_rows", "seed", "by", "chunk", "until_certain")
+MEASURED_WITH = ("target", "rows", "beam_rows", "seed", "by", "chunk", "until_certain", "dtype")
 
 
 def at_home(run: Run) -> RunConfig:

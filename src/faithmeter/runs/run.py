@@ -70,11 +70,12 @@ if TYPE_CHECKING:
 VERSION = "faithmeter"
 
 # what results were made with before a setting was kept: a new setting has its default for old runs here
-BEFORE: Mapping[str, Any] = {"by": TOKEN, "chunk": None, "until_certain": False, "format": 1}
+BEFORE: Mapping[str, Any] = {"by": TOKEN, "chunk": None, "until_certain": False, "dtype": "float32", "format": 1}
 MEASURE_AGAIN = "`faithmeter measure`, asked as before, writes it again from what it has measured."
 BESIDE_WEIGHTS = ("*.json", "*.txt", "*.model")  # config and tokenizer, as transformers names their files
 ATTACK_AGAIN = "`faithmeter attack`, asked as before, attacks the texts again."
 ATTACK_SETTINGS = b"faithmeter"  # their key in the metadata of the file of attacked texts
+HELD: dict[str | None, Classifier] = {}  # models that cannot be stored, by the `objects` of their run
 DEFAULT_MEASURE = "loo-signed"  # the best cheap measure of the paper, where nothing was measured yet
 
 
@@ -281,8 +282,15 @@ class Run:
             )
         return splits
 
+    @property
+    def held(self) -> Classifier | None:
+        """The model of a run that is only in memory, because it cannot be stored."""
+        return HELD.get(self.config.objects)
+
     def classifier(self) -> Classifier:
-        """Load the trained model, onto the device that `chosen_device` names."""
+        """Load the trained model, onto the device that `chosen_device` names; one that is held in memory as it is."""
+        if self.held is not None:
+            return self.held
         if not self.trained:
             raise InputError(f"The training of {self.path} is unfinished: `faithmeter train {self.path} --resume`.")
         config = self.config
@@ -311,7 +319,8 @@ class Run:
     def store_model(self, classifier: Classifier) -> None:
         """Store the model that everything later is measured on."""
         with new_folder(self.model_folder, sum_all=True) as folder:
-            classifier.save(folder)
+            if self.held is None:
+                classifier.save(folder)
 
     @property
     def history(self) -> list[dict[str, Any]]:

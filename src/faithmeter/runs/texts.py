@@ -13,7 +13,7 @@ from faithmeter.errors import InputError
 from faithmeter.importance.elsewhere import read_scores
 from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.importance.table import IMPORTANCE_MEASURES
-from faithmeter.models.classifier import Classifier
+from faithmeter.models.classifier import MAX_LENGTH, Classifier
 from faithmeter.progress import Reporter
 
 
@@ -38,8 +38,13 @@ def numbered_groups(names: Iterable[str]) -> Ints:
 def say_what_is_odd(encoded: Encoded, part: str, classifier: Classifier, reporter: Reporter) -> None:
     """Report how many texts of a split are truncated, and how many have no maskable token."""
     if encoded.truncated:
+        wider = (
+            f" This model can read {classifier.limit}: make its run with --max-length {classifier.limit} (in Python, "
+            f"max_length) to have more of them read; {MAX_LENGTH} is the default."
+        )
         reporter.note(
             f"{encoded.truncated} of {len(encoded)} {part} texts were truncated to {classifier.max_length} tokens."
+            f"{wider if classifier.limit > classifier.max_length else ''}"
         )
     unmaskable = int((encoded.maskable_counts == 0).sum())  # an empty text, or one of special tokens only
     if unmaskable:

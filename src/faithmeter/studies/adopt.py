@@ -55,7 +55,7 @@ def adopt(
     task = data.resolved()
     require_metric(task.metric)
     classes = _outputs(path, model, data, task.problem, max_length)
-    splits = _with_classes(load_splits(data, reporter=reporter), classes)
+    splits = with_classes(load_splits(data, reporter=reporter), classes)
     classifier = load_classifier(model, splits.labels, problem=task.problem, max_length=max_length)
     classifier.both_texts = data.both_texts
     config = RunConfig(
@@ -132,7 +132,7 @@ def _made_before(path: Path, asked: Mapping[str, object], reference: Run | None)
     return run
 
 
-def _with_classes(loaded: Splits, classes: Sequence[str]) -> Splits:
+def with_classes(loaded: Splits, classes: Sequence[str]) -> Splits:
     """Return the data with the model's classes; refuse data that has others."""
     splits = loaded.in_order_of(classes)
     if splits is None:

@@ -24,7 +24,7 @@ from faithmeter.data.splits import Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import is_done, new_folder, only_one, write_bytes, write_json
 from faithmeter.importance.measure import ImportanceMeasure
-from faithmeter.importance.table import IMPORTANCE_MEASURES, ON_REQUEST, ORDER_ONLY, distinct, measures_of
+from faithmeter.importance.table import IMPORTANCE_MEASURES, ON_REQUEST, ORDER_ONLY, distinct, explaining
 from faithmeter.judges.drift import Space, fit_space
 from faithmeter.judges.judge import Bench, Judge, Need
 from faithmeter.judges.known_token import PLACES, SOLVED, known_token_splits, truth_of
@@ -91,7 +91,7 @@ def audit(path: RunLike, options: AuditOptions | None = None, *, reporter: Repor
     run, options, reporter = opened(path), options or AuditOptions(), reporter or Silent()
     classifier = run.classifier()
     measures = [IMPORTANCE_MEASURES["random"], *_measures(options, classifier)]
-    judges = _judges(run, options)
+    judges = _judges(run, options) if classifier.gradients else _judges_of_answers(run, options)
     if options.judges is None and run.config.problem.name != CLASSES:
         left_out = [judge.name for judge in JUDGES.values() if judge.needs_classes and not judge.on_request]
         reporter.note(
@@ -129,8 +129,7 @@ def _measures(options: AuditOptions, classifier: Classifier) -> list[ImportanceM
     if options.measures is None:
         # beam search takes as long as all the others, and `search` gives the same order
         left_out = (*ORDER_ONLY, *ON_REQUEST)
-        names = measures_of(classifier.model.config.model_type)
-        return [IMPORTANCE_MEASURES[name] for name in names if name not in left_out]
+        return [IMPORTANCE_MEASURES[name] for name in explaining(classifier) if name not in left_out]
     found = distinct(options.measures, classifier)
     for one in found:
         if IMPORTANCE_MEASURES.get(one.name, one) is not one:
@@ -152,6 +151,15 @@ def _given(
         )
     rows = np.unique(np.concatenate([_rows(bench, options.rows or judge.rows, options.seed) for judge, bench in able]))
     return given_measures(options.scores, classifier, run.data().test, able[0][1].test, rows, reporter)
+
+
+def _judges_of_answers(run: Run, options: AuditOptions) -> list[Judge]:
+    """Return the judges of a quantised model: those that need no other weights or gradients than it has."""
+    judges = _judges(run, options)
+    unfit = next((judge.name for judge in judges if not judge.shares_explanations), None)
+    if unfit is not None and options.judges is not None:
+        raise InputError(f"The judge {unfit} changes or trains weights, which a quantised model does not allow.")
+    return [judge for judge in judges if judge.shares_explanations]
 
 
 def _judges(run: Run, options: AuditOptions) -> list[Judge]:

@@ -9,7 +9,7 @@ from faithmeter.errors import InputError
 from faithmeter.explaining.explanation import Explanation, explain_texts
 from faithmeter.explaining.options import RANDOM_RUNS, ExplainOptions, require_target
 from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
-from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
+from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure, require_gradients
 from faithmeter.masking import STEPS
 from faithmeter.measuring.curves import walk_passes
 from faithmeter.progress import Reporter, Silent
@@ -54,6 +54,7 @@ def explain(
         name, why = within_budget(run.results, encoded, budget, run.path, options.random_runs + options.orders)
         reporter.note(why)
         chosen = IMPORTANCE_MEASURES[name]
+    require_gradients([chosen], classifier)
     doubt = sentences.doubt(run.results, chosen.name)
     if doubt is not None:
         reporter.warn(doubt)

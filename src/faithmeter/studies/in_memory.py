@@ -14,21 +14,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
+import transformers
+
 from faithmeter.data.objects import tables_of
-from faithmeter.data.splits import DataSpec
+from faithmeter.data.splits import DataSpec, load_splits
 from faithmeter.data.tables import Row
 from faithmeter.errors import InputError
 from faithmeter.files import new_folder, read_json, write_json, write_jsonl
-from faithmeter.models.objects import hash_of, model_and_tokenizer, save_copy
+from faithmeter.models.classifier import Classifier
+from faithmeter.models.objects import hash_of, model_and_tokenizer, quantised, save_copy
 from faithmeter.progress import Reporter, Silent
 from faithmeter.runs.directory import refuse_existing
-from faithmeter.runs.run import Run, RunLike, opened
+from faithmeter.runs.run import HELD, Run, RunConfig, RunLike, opened
 from faithmeter.studies import audit as auditing
 from faithmeter.studies import check as checking
 from faithmeter.studies import explain as explaining
 from faithmeter.studies import measure as measuring
 from faithmeter.studies import report as reporting
-from faithmeter.studies.adopt import adopt
+from faithmeter.studies.adopt import adopt, store_adopted, with_classes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,7 +55,8 @@ def as_run(
     The run is made at `path`, or in a temporary directory that goes with the process. Data is a DataFrame, a
     `datasets.Dataset`, a dictionary of columns, a list of rows, or lists (texts, labels) or (texts, contexts, labels);
     a dictionary of those by the names train, validation and test; or a `DataSpec`. `spec` names the columns and the
-    metric of a table. The model is judged in float32, whatever it is in; adapters of peft are merged into a copy.
+    metric of a table. The model is judged in float32, whatever it is in; adapters of peft are merged into a copy. A
+    quantised model is judged as it is, by measures that need no gradients, and has no `path`.
     """
     if not isinstance(subject, tuple) or len(subject) not in (2, 3):
         return opened(subject)
@@ -98,6 +102,11 @@ def _of_objects(
     told = data.absolute() if isinstance(data, DataSpec) else spec
     rows = json.dumps([dataclasses.asdict(told), asked, tables], ensure_ascii=True)
     digest = hashlib.sha256((hash_of(model, tokenizer) + rows).encode()).hexdigest()[:16]
+    if path is not None and quantised(model):
+        raise InputError(
+            f"The {type(model).__name__} is quantised, so its weights cannot be stored in {path}. Leave out the "
+            "directory: it is then judged as it is in memory, by measures that need no gradients."
+        )
     if path is None:
         path = _temporary_folder() / digest / type(model).__name__
         path.parent.mkdir(exist_ok=True)
@@ -108,6 +117,8 @@ def _of_objects(
             )
         return Run(path)
     refuse_existing(path)
+    if quantised(model):
+        return _held(path, model, tokenizer, _stored(told, tables, path.parent), digest, asked, reporter)
     try:
         with new_folder(path) as folder:
             save_copy(model, tokenizer, folder / GIVEN)
@@ -119,11 +130,40 @@ def _of_objects(
     return Run(path)
 
 
+def _held(
+    path: Path,
+    model: transformers.PreTrainedModel,
+    tokenizer: transformers.PreTrainedTokenizerBase,
+    data: DataSpec,
+    digest: str,
+    asked: dict[str, Any],
+    reporter: Reporter,
+) -> Run:
+    """Make a run of a model that cannot be stored: it stays in memory, and the run with it."""
+    classifier = Classifier(model, tokenizer, max_length=asked["max_length"])
+    classifier.both_texts = data.both_texts
+    splits = with_classes(load_splits(data), classifier.labels)
+    config = RunConfig(
+        data=data,
+        model=type(model).__name__,
+        training=None,
+        labels=classifier.labels,
+        metric=data.resolved().metric,
+        fingerprint=splits.fingerprint,
+        objects=digest,
+        **asked,
+    )
+    reporter.note("The model is quantised: only measures that need no gradients can explain it.")
+    HELD[digest] = classifier
+    store_adopted(path, config, classifier, splits, reporter)
+    return Run(path)
+
+
 def _stored(spec: DataSpec, tables: dict[str, list[Row]] | None, folder: Path) -> DataSpec:
     """Return data as later commands find it: tables are written into a folder of the run."""
     if tables is None:
         return spec
-    (folder / TEXTS).mkdir()
+    (folder / TEXTS).mkdir(exist_ok=True)
     for part, rows in tables.items():
         write_jsonl(folder / TEXTS / f"{part}.jsonl", rows)
     return dataclasses.replace(spec, data=str(folder / TEXTS))

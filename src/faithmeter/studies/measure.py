@@ -48,6 +48,8 @@ from faithmeter.studies.faithfulness_rows import measured_texts, store_faithfuln
 from faithmeter.studies.judgement_rows import store_agreement
 from faithmeter.studies.until_certain import Pair, Rounds, cut_at_looks
 
+FLOAT32 = "float32"
+DTYPES = {FLOAT32: torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FORMAT = 2  # of the stored columns; other formats do not mix with it
 WORTH_PROCESSES = 60  # seconds of work from which on it is worth starting processes, which takes some ten
 MOST_WORKERS = 8  # by default: each holds the libraries and the model, about a gigabyte
@@ -66,6 +68,8 @@ class MeasureOptions:
 
     `scores` are files with explanations from elsewhere (see `importance.elsewhere`), measured beside the others. They
     are made once, so every recursive measure is then also measured explained once, as `NAME-once`.
+
+    `dtype` is what the model computes in: 16 bits are faster on a GPU that has units for them, and round more.
     """
 
     measures: tuple[str | Explain | ImportanceMeasure, ...] | None = None
@@ -79,8 +83,11 @@ class MeasureOptions:
     chunk: int = CHUNK
     until_certain: bool = False
     scores: tuple[str | Path, ...] = ()
+    dtype: str = FLOAT32
 
     def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InputError(f"There is no precision {self.dtype!r} to measure in: choose {' or '.join(DTYPES)}.")
         if self.target not in TARGETS:
             raise InputError(f"There is no target {self.target!r}: choose {' or '.join(TARGETS)}.")
         if self.random_runs < 1:
@@ -105,6 +112,8 @@ def measure(
     are checked first.
     """
     run, options, reporter = opened(path), options or MeasureOptions(), reporter or Silent()
+    if run.held is not None:
+        workers = 1  # other processes do not have the model
     with only_one(run.path):
         work = _begin(run, options, reporter)
         if options.until_certain and workers not in (None, 1):
@@ -153,11 +162,16 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
         )
     if trusted(run.results) is None and run.checked:
         reporter.warn(conclusion(run.results))
-    classifier, splits = run.classifier(), run.data(reporter)
+    classifier, splits = _in_precision(run.classifier(), options.dtype), run.data(reporter)
     if options.target not in classifier.problem.explained:
         raise InputError(
             f"The target {options.target!r} is a class, and this model has {classifier.problem.head}. "
             f"{classifier.problem.explained['gold']} Leave out --target."
+        )
+    if options.dtype != FLOAT32 and masf is not None:
+        reporter.note(
+            f"The in-distribution test was fitted in {FLOAT32}: that texts are atypical may here be the rounding of "
+            f"{options.dtype}."
         )
     measures = distinct(options.measures, classifier)
     test = in_units(
@@ -183,6 +197,16 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
     if caution is not None:
         reporter.warn(caution)
     return _Work(run, options, classifier, test, masf, walks)
+
+
+def _in_precision(classifier: Classifier, dtype: str) -> Classifier:
+    """Return a run's model, which is in float32, so that it computes in another precision."""
+    if dtype == FLOAT32:
+        return classifier
+    if not classifier.gradients:
+        raise InputError(f"A quantised model cannot be measured in {dtype}: leave out --dtype.")
+    classifier.model.to(DTYPES[dtype])
+    return classifier
 
 
 def _with_scores(
@@ -430,7 +454,7 @@ def measure_part(
         raise InputError(f"{path} is not measured with these settings: `begin_measuring` stores them, once, before.")
     reporter = reporter or Silent()
     with only_one(run.path, together=True):
-        classifier, test, masf = _loaded(str(path), settings["weights"], options.by, options.chunk)
+        classifier, test, masf = _loaded(str(path), settings["weights"], options.by, options.chunk, options.dtype)
         classifier.memory.warn = reporter.warn
         walks = _walks(options, distinct(options.measures, classifier), test)
         work = _Work(run, options, classifier, test, masf, walks)
@@ -440,9 +464,9 @@ def measure_part(
 
 
 @functools.lru_cache(maxsize=1)  # a process that measures several parts of a run loads its model and texts once
-def _loaded(path: str, _weights: str, by: str, chunk: int) -> tuple[Classifier, Encoded, MaSF | None]:
+def _loaded(path: str, _weights: str, by: str, chunk: int, dtype: str) -> tuple[Classifier, Encoded, MaSF | None]:
     run = Run(path)
-    classifier, split = run.classifier(), run.data().test
+    classifier, split = _in_precision(run.classifier(), dtype), run.data().test
     test = in_units(encode(classifier, split, "test", Silent()), classifier, split, by, chunk)
     return classifier, test, run.in_distribution_test()
 
@@ -600,6 +624,7 @@ def _settings(run: Run, options: MeasureOptions) -> dict[str, Any]:
     settings = {"target": options.target, "rows": options.rows, "beam_rows": options.beam_rows, "seed": options.seed}
     settings |= {"by": options.by, "chunk": options.chunk if options.by == CHUNKED else None}
     settings |= {"until_certain": options.until_certain}  # whose batches are cut in rounds
+    settings |= {"dtype": options.dtype}
     settings |= {"checked": run.checked, "max_length": run.config.max_length}
     settings["in_distribution"] = sum_of(run.in_distribution_folder) if run.checked else None
     # earlier versions judged whole units at the step of the walk: their p-values do not mix with these
