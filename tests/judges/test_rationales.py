@@ -14,7 +14,6 @@ from faithmeter.judges.rationales import (
     TASK_MARKS,
     Marks,
     eraser_rows,
-    in_batch,
     marks_of,
     rationale_tokens,
     rationales_of,
@@ -184,7 +183,7 @@ def test_tokens_of_a_rationale_are_those_that_overlap_it(family, contexts):
     assert len(tokens) == len(encoded.ids)
     assert not (tokens & ~encoded.maskable).any()
     batch = encoded.batch([1, 0])  # another order, padded
-    table = in_batch(encoded, tokens, batch)
+    table = encoded.in_batch(tokens, batch)
     assert not table[0].any()
     offsets = np.array(classifier.encodings(texts, contexts)[0].offsets)
     own = table[1, : len(offsets)].numpy()
@@ -198,7 +197,7 @@ def test_a_perfect_explanation_is_perfectly_plausible():
     encoded = classifier.encode(texts)
     tokens = rationale_tokens(classifier, texts, None, [[(13, 19)], [(7, 15)]])
     batch = encoded.batch([0, 1])
-    truth = in_batch(encoded, tokens, batch)
+    truth = encoded.in_batch(tokens, batch)
     found = ground_truth(truth.float(), batch.maskable, truth)
     assert found["overlap"].tolist() == [1.0, 1.0]
     assert (ground_truth(-truth.float(), batch.maskable, truth)["mean_rank"] == 1.0).all()

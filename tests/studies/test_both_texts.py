@@ -27,8 +27,8 @@ from faithmeter.data.tables import read_rows
 from faithmeter.data.units import with_units
 from faithmeter.importance.elsewhere import read_scores
 from faithmeter.judges.rationales import eraser_rows, marks_of, rationale_tokens, rationales_of
+from faithmeter.runs.measurements import read_measurement
 from faithmeter.runs.results import find
-from faithmeter.studies.faithfulness_rows import read_measurement
 from faithmeter.studies.report import commands_of
 from faithmeter.studies.scores import ScoresOptions, scores
 from faithmeter.training.strategy import mask_for_training, masked_copy

@@ -13,8 +13,8 @@ from conftest import sentiment_rows
 from faithmeter import DataSpec, InputError, Run, TrainingOptions, check, measure, train
 from faithmeter.files import write_json
 from faithmeter.runs.directory import read_config
+from faithmeter.runs.measurements import read_measurement
 from faithmeter.runs.results import find, over_what, rows_of
-from faithmeter.studies.faithfulness_rows import read_measurement
 from faithmeter.studies.measure import MeasureOptions
 from faithmeter.studies.report import commands_of
 from faithmeter.studies.train import train_or_go_on

@@ -37,12 +37,12 @@ from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.behaviour import all_masked
 from faithmeter.measuring.curves import masking_walk
 from faithmeter.progress import Silent
+from faithmeter.runs.measurements import read_measurement
 from faithmeter.runs.results import find, rows_of
 from faithmeter.runs.texts import encode
 from faithmeter.studies.adopt import adopt
 from faithmeter.studies.check import in_words
 from faithmeter.studies.compare import compare
-from faithmeter.studies.faithfulness_rows import read_measurement
 from faithmeter.studies.in_memory import as_run
 from faithmeter.studies.prompt import PromptOptions, prompt
 from faithmeter.studies.roar.roar import begin_roar

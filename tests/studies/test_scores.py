@@ -11,8 +11,8 @@ from faithmeter import AuditOptions, InputError, MeasureOptions, Run, audit, mea
 from faithmeter.data.tables import read_rows
 from faithmeter.reports.ranked import ranked_table
 from faithmeter.reports.sentences import explained_once
+from faithmeter.runs.measurements import read_measurement
 from faithmeter.runs.results import find, rows_of
-from faithmeter.studies.faithfulness_rows import read_measurement
 from faithmeter.studies.scores import ScoresOptions, scores
 
 pytestmark = pytest.mark.usefixtures("without_figures")

@@ -195,6 +195,10 @@ class Encoded:
             both_texts=self.both_texts,
         )
 
+    def in_batch(self, tokens: Mask, batch: Batch) -> Tensor:
+        """Return flat booleans aligned with this split as a (rows, tokens) tensor aligned with a batch of it."""
+        return replace(self, masked=tokens).batch(batch.rows.cpu().numpy()).masked.to(batch.maskable.device)
+
     def batch(self, rows: Sequence[int] | Ints) -> Batch:
         """Return the rows as a padded batch, in the order given."""
         rows = np.asarray(rows, dtype=np.int64)

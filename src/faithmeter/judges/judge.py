@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from faithmeter.judges.ranking import ground_truth
-from faithmeter.judges.rationales import in_batch
 
 if TYPE_CHECKING:
     from faithmeter.data.batch import Batch, Encoded
@@ -65,7 +64,7 @@ class Bench:
     def true_tokens(self, batch: Batch) -> Tensor:
         """Return the tokens of a batch that are known to be important, (rows, tokens)."""
         assert self.truth is not None
-        return in_batch(self.test, self.truth, batch)
+        return self.test.in_batch(self.truth, batch)
 
 
 def answers_of(classifier: Classifier, batch: Batch) -> Tensor:

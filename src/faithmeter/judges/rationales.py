@@ -14,16 +14,15 @@ that is plausibility: how well an explanation agrees with people, which is not h
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import datasets
 import numpy as np
-from torch import Tensor
 
-from faithmeter.data.batch import CONTEXT, TEXT, Batch, Encoded
+from faithmeter.data.batch import CONTEXT, TEXT
 from faithmeter.data.tables import Row, read_rows
 from faithmeter.data.tasks import Task
 from faithmeter.errors import InputError
@@ -132,11 +131,6 @@ def rationale_tokens(
                     overlaps |= own & (np.maximum(tokens[:, 0], begin) < np.minimum(tokens[:, 1], end))
             found.append(overlaps)
     return np.concatenate(found) if found else np.zeros(0, dtype=np.bool_)
-
-
-def in_batch(encoded: Encoded, tokens: Mask, batch: Batch) -> Tensor:
-    """Return flat booleans that are aligned with a split as a (rows, tokens) tensor aligned with a batch of it."""
-    return replace(encoded, masked=tokens).batch(batch.rows.cpu().numpy()).masked.to(batch.maskable.device)
 
 
 def eraser_rows(file: Path, docs: Path | None = None) -> list[Row]:

@@ -33,6 +33,7 @@ from faithmeter.measuring.curves import (
 )
 from faithmeter.performance import Gold
 from faithmeter.problems import LABELS
+from faithmeter.runs.measurements import ANSWERS, Table, answer_columns, curve_of, each_output, read_measurement
 from faithmeter.runs.repetitions import require_repetitions
 from faithmeter.runs.results import (
     AGREEMENT,
@@ -48,7 +49,6 @@ from faithmeter.runs.results import (
     within_bounds,
 )
 from faithmeter.runs.run import Run
-from faithmeter.runs.shards import read_shards
 from faithmeter.statistics import Array, Weights, group_numbers, mean_interval, student_interval
 from faithmeter.statistics.best_set import BestSet, best_set, best_set_over_runs, winners_estimate
 from faithmeter.statistics.intervals import Interval
@@ -59,49 +59,7 @@ KINDS = (
     "share_out_of_distribution", "sparsity", "token_passes", "walk_p_value", "walk_random_p_value",
     "label_acu", "label_racu", "label_masked_performance",
 )  # fmt: skip
-Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 BOOTSTRAPPED_TRAININGS = 5  # as many as in the papers; of fewer the bootstrap is far too narrow, and Student's holds
-ANSWERS = ("row", "predicted", "probability")  # the columns that a curve is made of, where a text has one class
-
-
-def read_measurement(run: Run, name: str, columns: Sequence[str] | None = None) -> Table:
-    """Return a measure's stored columns as (observations, steps + 1) arrays, in the order of the dataset rows.
-
-    All of them, or those that are named, of which `row` must be one.
-    """
-    remedy = "`faithmeter measure` with the same options computes it again."
-    table = read_shards(run.measurements / name, remedy, columns and [*columns, "step"])
-    assert table is not None
-    table = table.sort_by([("row", "ascending"), ("step", "ascending")])
-    return {column: table[column].to_numpy().reshape(-1, STEPS + 1) for column in columns or table.column_names}
-
-
-def answer_columns(run: Run) -> tuple[str, ...]:
-    """Return the stored columns that a curve is made of: of labels and numbers, the score of each output."""
-    if not run.config.problem.each_output:
-        return ANSWERS
-    return ("row", *(f"score:{output}" for output in range(len(run.config.labels))))
-
-
-def curve_of(table: Table) -> Curve:
-    """Return the curve that a measurement's stored columns are."""
-    if "predicted" in table:
-        return Curve(table["predicted"], table["probability"].astype(np.float64))
-    scores = np.stack(_each_output(table, "score"), axis=-1).astype(np.float64)
-    # a number has no probability: how far it is from that of the unmasked text says as much, whichever way it moves
-    near = scores if scores.shape[-1] > 1 else -np.abs(scores - scores[:, :1])
-    return Curve(scores, np.moveaxis(near, -1, 1))
-
-
-def _each_output(table: Table, column: str) -> list[np.ndarray[Any, np.dtype[Any]]]:
-    """Return the columns of that name, one per output that has it; of a text with one class, the only one."""
-    found = [table[f"{column}:{output}"] for output in range(len(table)) if f"{column}:{output}" in table]
-    return found or ([table[column]] if column in table else [])
-
-
-def measured_texts(folder: Path) -> int:
-    """Return of how many texts a walk is stored."""
-    return sum(pyarrow.parquet.read_metadata(shard).num_rows for shard in folder.glob("*.parquet")) // (STEPS + 1)
 
 
 def store_faithfulness(
@@ -170,7 +128,7 @@ def _typical(table: Table, test: Encoded, groups: Ints, masf: MaSF | None) -> li
         return []
     rows = table["row"][:, 0]
     lengths, own_groups = torch.from_numpy(test.lengths[rows]), torch.from_numpy(groups[rows])
-    walks = zip(_each_output(table, "p_own"), _each_output(table, "p_outside"), strict=True)
+    walks = zip(each_output(table, "p_own"), each_output(table, "p_outside"), strict=True)
     return [
         dataset_verdict(masf, torch.tensor(own)[:, step], torch.tensor(outside)[:, step], lengths, step, own_groups)
         for own, outside in walks
@@ -290,7 +248,7 @@ def _measure_results(run: Run, name: str, found: Faithfulness, table: Table) -> 
         Result(kind="seconds_per_text", value=per_text, metric="seconds", n=n, measure=name),
         *(
             Result(kind="sparsity", value=float(share), metric="share", masking_ratio=step / STEPS, n=n, measure=name)
-            for step, share in enumerate(_mean_known(np.concatenate(_each_output(table, "held"))))
+            for step, share in enumerate(_mean_known(np.concatenate(each_output(table, "held"))))
         ),
     ]
 

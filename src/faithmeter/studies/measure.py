@@ -39,12 +39,13 @@ from faithmeter.reports.card import store_card
 from faithmeter.reports.evidence import conclusion, trusted
 from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.engines import cores, one_thread, work_through
+from faithmeter.runs.measurements import measured_texts
 from faithmeter.runs.run import BEFORE, Run, RunLike, opened
 from faithmeter.runs.settings import differing, of_model, require_same
 from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
 from faithmeter.runs.texts import encode, given_measures, in_units
 from faithmeter.runs.timing import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
-from faithmeter.studies.faithfulness_rows import measured_texts, store_faithfulness
+from faithmeter.studies.faithfulness_rows import store_faithfulness
 from faithmeter.studies.judgement_rows import store_agreement
 from faithmeter.studies.until_certain import Pair, Rounds, cut_at_looks
 

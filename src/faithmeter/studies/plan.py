@@ -13,11 +13,11 @@ from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.importance.table import IMPORTANCE_MEASURES, NOT_RETRAINED, distinct
 from faithmeter.models.classifier import Classifier
 from faithmeter.progress import Reporter, Silent
+from faithmeter.runs.measurements import read_measurement
 from faithmeter.runs.run import Run
 from faithmeter.runs.texts import encode, in_units
 from faithmeter.runs.timing import estimated_seconds, seconds_per_token
 from faithmeter.statistics.stopping import texts_to_separate
-from faithmeter.studies.faithfulness_rows import read_measurement
 from faithmeter.studies.measure import MeasureOptions, measure_pilot
 from faithmeter.studies.until_certain import scores_on
 

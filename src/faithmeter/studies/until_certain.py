@@ -6,11 +6,11 @@ import numpy as np
 
 from faithmeter.data.batch import Encoded, Ints
 from faithmeter.measuring.contributions import areas_of
+from faithmeter.runs.measurements import answer_columns, curve_of, read_measurement
 from faithmeter.runs.run import Run
 from faithmeter.statistics import Array
 from faithmeter.statistics.intervals import pseudo_values
 from faithmeter.statistics.stopping import Decision, Looks, decide, planned_looks
-from faithmeter.studies.faithfulness_rows import answer_columns, curve_of, read_measurement
 
 Pair = tuple[str, str]  # of measures, the first of which is surely better
 
