@@ -9,7 +9,7 @@ from conftest import random_language_model as language_model
 from faithmeter import explain_texts
 from faithmeter.errors import InputError
 from faithmeter.models.classifier import Classifier, load_classifier
-from faithmeter.models.prompted import Prompt, prompted
+from faithmeter.models.prompt import Prompt, prompted
 
 TEXTS = ["the film was great", "it was not a very good story at all", "bad"]
 # one token and several: the tiny tokenizer knows few words
