@@ -164,6 +164,15 @@ def test_a_base_may_be_named_relative_to_its_adapter(adapter, base):
     assert torch.equal(answers(load_classifier(str(adapter), LABELS)), expected)
 
 
+def test_an_adapter_finds_its_base_from_any_folder(base, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    classifier = new("base")
+    classifier.save(tmp_path / "adapter")
+    monkeypatch.chdir("/")
+    found = load_classifier(str(tmp_path / "adapter"), LABELS)
+    assert torch.equal(answers(found), answers(new(base, None)))
+
+
 def test_training_can_go_on_from_an_adapter_merged(adapter):
     whole = load_classifier(str(adapter), LABELS, new_head=True)
     before = answers(whole)

@@ -80,12 +80,13 @@ def add_lora(classifier: Classifier, base: str, lora: Lora, *, known: int, seed:
         modules_to_save=list(heads),  # which peft adds to
         trainable_token_indices={embedding_name(model): trained_tokens(classifier, known)},
         fan_in_fan_out=any(isinstance(one, transformers.pytorch_utils.Conv1D) for one in model.modules()),
-        base_model_name_or_path=str(Path(base).resolve()) if Path(base).is_dir() else base,
     )
     model.to(DTYPES[lora.dtype])
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         classifier.adapter = peft.get_peft_model(model, config)
+    # peft takes the name that the model was loaded by, which may be a path from a folder that is soon another
+    config.base_model_name_or_path = str(Path(base).resolve()) if Path(base).is_dir() else base
     for name in heads:
         model.get_submodule(name).register_forward_pre_hook(_in_its_own_precision)
     for parameter in model.parameters():
@@ -95,7 +96,8 @@ def add_lora(classifier: Classifier, base: str, lora: Lora, *, known: int, seed:
 
 def _in_its_own_precision(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Hand a trained head its input in 32 bits, whatever the base computes in."""
-    dtype = next(parameter for parameter in module.parameters() if parameter.requires_grad).dtype
+    trained: Any = module  # peft's wrapper, which holds the head of the base beside the trained one
+    dtype = next(trained.modules_to_save["default"].parameters()).dtype
     return tuple(one.to(dtype) if isinstance(one, Tensor) and one.is_floating_point() else one for one in given)
 
 

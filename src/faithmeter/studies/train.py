@@ -27,11 +27,13 @@ from faithmeter.runs.texts import encode
 from faithmeter.statistics import LEVEL
 from faithmeter.training.config import ADVERSARIAL, GUIDED, TrainingConfig, TrainingOptions
 from faithmeter.training.loop import Attack, fine_tune
-<<<<<<< HEAD
-from faithmeter.training.start import fresh_classifier, require_trainable, training_defaults, with_classes_of
-=======
-from faithmeter.training.start import answers_already, fresh_classifier, training_defaults, with_classes_of
->>>>>>> 94d3f6e (A mask learnt from a model's own answers; shorter import chains)
+from faithmeter.training.start import (
+    answers_already,
+    fresh_classifier,
+    require_trainable,
+    training_defaults,
+    with_classes_of,
+)
 
 FLATTENS = (
     "explanation-guided training flattens attention instead of moving it towards attributions (see "
@@ -59,17 +61,13 @@ def train(
     require_metric(task.metric)
     options = options or TrainingOptions()
     training = options.over(training_defaults(model, task, lora=options.lora))
-<<<<<<< HEAD
     require_trainable(training, task)
     splits, kept = with_classes_of(model, load_splits(data, reporter=reporter))
-=======
-    splits, kept = with_classes_of(model, load_splits(data))
     if training.own_answers and not answers_already(model, splits.labels):
         raise InputError(
             f"--own-answers needs a model that already classifies into ({', '.join(splits.labels)}), and {model} does "
             "not: train it on the labels first."
         )
->>>>>>> 94d3f6e (A mask learnt from a model's own answers; shorter import chains)
     classifier = fresh_classifier(
         model, splits, seed=training.seed, max_length=max_length, vectors=vectors, lora=training.adapter
     )

@@ -1,22 +1,14 @@
 """What a training starts from: the model before it learns, and the settings that suit it."""
 
-<<<<<<< HEAD
 import itertools
-=======
 from collections.abc import Sequence
->>>>>>> 94d3f6e (A mask learnt from a model's own answers; shorter import chains)
 
 from faithmeter.data.splits import Splits
 from faithmeter.data.tasks import Task
 from faithmeter.errors import InputError
 from faithmeter.models.bilstm import BILSTM
-<<<<<<< HEAD
-from faithmeter.models.checkpoint import start_head_at
+from faithmeter.models.checkpoint import same_classes, start_head_at
 from faithmeter.models.classifier import Classifier, load_classifier, outputs_of
-=======
-from faithmeter.models.checkpoint import same_classes
-from faithmeter.models.classifier import Classifier, classes_of, load_classifier
->>>>>>> 94d3f6e (A mask learnt from a model's own answers; shorter import chains)
 from faithmeter.models.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
 from faithmeter.models.lora import Lora
 from faithmeter.problems import CLASSES, NUMBER, PROBLEMS, require_classes
@@ -79,7 +71,7 @@ def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
 
 def answers_already(model: str, labels: Sequence[str]) -> bool:
     """Whether a model has a trained head for these classes."""
-    classes = None if model in FROM_SCRATCH else classes_of(model)
+    classes = None if model in FROM_SCRATCH else outputs_of(model, CLASSES)
     return classes is not None and same_classes(classes, labels)
 
 
