@@ -31,7 +31,8 @@ def data(folder) -> DataSpec:
     return DataSpec(data=str(folder / "reviews.jsonl"))
 
 
-def test_a_prompted_model_is_checked_measured_explained_and_reported_by_the_commands(folder, tmp_path, faithmeter):
+@pytest.mark.usefixtures("without_figures")
+def test_a_prompted_model_is_checked_measured_judged_and_reported_by_the_commands(folder, tmp_path, faithmeter):
     run = tmp_path / "run"
     for command in (
         ("prompt", run, "--data", folder / "reviews.jsonl", "--model", folder / "lm", "--template",
@@ -40,9 +41,14 @@ def test_a_prompted_model_is_checked_measured_explained_and_reported_by_the_comm
         ("check", run),
         ("measure", run, "--measures", "loo-signed,grad-l2", "--rows", 10),
         ("explain", run, "good film plot"),
+        ("audit", run, "--judges", "erasure,randomisation", "--measures", "loo-signed", "--rows", 4),
+        ("report", run),
     ):  # fmt: skip
         code, printed = faithmeter(*command)
         assert code == 0, printed
+    code, printed = faithmeter("audit", run, "--judges", "known-token", "--measures", "loo-signed", "--rows", 4)
+    assert code == 2
+    assert "a prompted model is not trained" in printed
     rows = Run(run).results
     assert {row["measure"] for row in rows if row["kind"] == "acu"} == {"loo-signed", "grad-l2"}
     card = (run / "model" / "README.md").read_text()

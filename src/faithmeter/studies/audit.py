@@ -278,6 +278,10 @@ def _with_known_token(run: Run, options: AuditOptions, judge: Judge, _: Bench, r
     """Return a model of the run's kind that was trained to read one known word, and texts with that word in them."""
     folder = run.judgements / judge.name
     config = run.config
+    if config.prompt is not None:
+        raise InputError(
+            "The judge known-token trains a model of its own, and a prompted model is not trained: ask others."
+        )
     given = run.data()
     splits = known_token_splits(given, place=options.place, seed=options.seed)
     for note in splits.notes[len(given.notes) :]:
