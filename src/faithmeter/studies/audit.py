@@ -175,6 +175,8 @@ def _judges(run: Run, options: AuditOptions) -> list[Judge]:
         lacking.add(Need.RATIONALES)
     if options.other is None:
         lacking.add(Need.SECOND_RUN)
+    if run.config.prompt is not None:  # there is no training of it
+        lacking.add(Need.KNOWN_TOKEN)
     usual = [judge for judge in JUDGES.values() if not judge.on_request and judge.needs not in lacking]
     return [judge for judge in usual if run.config.problem.name == CLASSES or not judge.needs_classes]
 
