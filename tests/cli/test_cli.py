@@ -53,7 +53,7 @@ def test_tasks_lists_every_task_for_people_and_machines(faithmeter):
 # ------------------------------------------------------------------------------------------------ the help
 
 COMMANDS = [command.callback.__name__.replace("_", "-") for command in cli.app.registered_commands]
-WITH_DATA = ("train", "check", "measure", "roar", "scale", "compare", "transfer")
+WITH_DATA = ("train", "prompt", "check", "measure", "roar", "scale", "compare", "transfer")
 SOURCE = "".join(path.read_text(encoding="utf-8") for path in Path(choices.__file__).parent.glob("*.py"))
 TABLES = sorted(set(re.findall(r"[\"']((?:[a-z_]+\.)+[A-Z_]+)[\"']", SOURCE)))  # that the help is made from
 

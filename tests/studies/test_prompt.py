@@ -7,8 +7,9 @@ import pytest
 import torch
 from conftest import random_classifier, random_language_model, sentiment_rows
 
-from faithmeter import InputError, Run
+from faithmeter import InputError, Run, TrainingOptions, check, train
 from faithmeter.data.splits import DataSpec, load_splits
+from faithmeter.studies import train as training
 from faithmeter.studies.prompt import PromptOptions, _centred_offsets, prompt
 from faithmeter.studies.report import commands_of
 
@@ -30,7 +31,8 @@ def data(folder) -> DataSpec:
     return DataSpec(data=str(folder / "reviews.jsonl"))
 
 
-def test_a_prompted_model_is_checked_measured_explained_and_reported_by_the_commands(folder, tmp_path, faithmeter):
+@pytest.mark.usefixtures("without_figures")
+def test_a_prompted_model_is_checked_measured_judged_and_reported_by_the_commands(folder, tmp_path, faithmeter):
     run = tmp_path / "run"
     for command in (
         ("prompt", run, "--data", folder / "reviews.jsonl", "--model", folder / "lm", "--template",
@@ -39,9 +41,14 @@ def test_a_prompted_model_is_checked_measured_explained_and_reported_by_the_comm
         ("check", run),
         ("measure", run, "--measures", "loo-signed,grad-l2", "--rows", 10),
         ("explain", run, "good film plot"),
+        ("audit", run, "--judges", "erasure,randomisation", "--measures", "loo-signed", "--rows", 4),
+        ("report", run),
     ):  # fmt: skip
         code, printed = faithmeter(*command)
         assert code == 0, printed
+    code, printed = faithmeter("audit", run, "--judges", "known-token", "--measures", "loo-signed", "--rows", 4)
+    assert code == 2
+    assert "a prompted model is not trained" in printed
     rows = Run(run).results
     assert {row["measure"] for row in rows if row["kind"] == "acu"} == {"loo-signed", "grad-l2"}
     card = (run / "model" / "README.md").read_text()
@@ -112,3 +119,39 @@ def test_an_encoder_and_an_unknown_calibration_are_refused(folder, tmp_path):
         prompt(tmp_path / "run", data(folder), str(folder / "bert"), PromptOptions(TEMPLATE))
     with pytest.raises(InputError, match="Did you mean 'median'"):
         PromptOptions(TEMPLATE, calibration="medain")
+
+
+def test_a_mask_is_learnt_as_an_adapter_from_the_models_own_answers_without_labels(folder, tmp_path, monkeypatch):
+    pytest.importorskip("peft")
+    made = prompt(
+        tmp_path / "prompted", data(folder), str(folder / "lm"), PromptOptions(TEMPLATE, calibration="median")
+    )
+    before = made.classifier()
+    shown = []
+    loop = training.fine_tune
+
+    def noted(classifier, train_split, validation, *rest, **more):
+        shown.extend([train_split, validation])
+        return loop(classifier, train_split, validation, *rest, **more)
+
+    monkeypatch.setattr(training, "fine_tune", noted)
+    options = TrainingOptions(lora=True, own_answers=True, epochs=2)
+    run = train(tmp_path / "learnt", data(folder), str(made.model_folder), options)
+    for split in shown:
+        gold = made.data().train["label"] if len(split) > 64 else made.data().validation["label"]
+        assert split.labels.tolist() == before.predict(split).argmax(dim=1).tolist()
+        assert split.labels.tolist() != gold
+    after = run.classifier()
+    assert type(after.model) is type(before.model)
+    # the prompt and the words are the same, and so are all embeddings but the mask's
+    changed = (after.vocabulary() != before.vocabulary()).any(dim=1).nonzero().flatten().tolist()
+    assert changed == [before.mask_token_id]
+    assert after.model.config.offsets == before.model.config.offsets
+    check(run.path)
+    assert run.masks == "masked"
+
+
+def test_own_answers_need_a_model_that_has_some(folder, tmp_path):
+    for model in ("small", str(folder / "bert")):
+        with pytest.raises(InputError, match=r"--own-answers needs a model that already classifies into \(negative"):
+            train(tmp_path / "run", data(folder), model, TrainingOptions(own_answers=True))

