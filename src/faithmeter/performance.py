@@ -45,6 +45,7 @@ class Metric:
     weighted: Callable[[Gold, Gold], Weighted]
     plain: Callable[[ArrayLike, ArrayLike], float] | None = None
     called: str = ""  # in a sentence, where that is not its name
+    of_one: str = ""  # what it is of a single label
 
 
 def _accuracy(gold: Gold, predicted: Gold) -> Weighted:
@@ -251,9 +252,15 @@ _TABLE = (
         lambda gold, predicted: float(_scores().matthews_corrcoef(gold, predicted)),
         called="Matthews' correlation",
     ),
-    Metric("label-micro-f1", LABELS, _label_f1(micro=True), called="micro-F1 over labels"),
-    Metric("label-macro-f1", LABELS, _label_f1(micro=False), called="the mean F1 of the labels"),
-    Metric("label-map", LABELS, _average_precision, called="the mean average precision of the labels"),
+    Metric("label-micro-f1", LABELS, _label_f1(micro=True), called="micro-F1 over labels", of_one="F1"),
+    Metric("label-macro-f1", LABELS, _label_f1(micro=False), called="the mean F1 of the labels", of_one="F1"),
+    Metric(
+        "label-map",
+        LABELS,
+        _average_precision,
+        called="the mean average precision of the labels",
+        of_one="average precision",
+    ),
     Metric("r2", NUMBER, _r_squared, called="R²"),
     Metric("pearson", NUMBER, _pearson, called="Pearson's correlation"),
     Metric("spearman", NUMBER, _spearman, called="Spearman's correlation"),

@@ -168,3 +168,19 @@ def test_data_that_was_stored_before_there_were_labels_and_numbers_has_classes()
     stored = {"task": None, "data": "reviews.csv", "text": "text", "label": "label", "metric": "accuracy", "seed": 0}
     assert DataSpec.read(stored).problem == "classes"
     assert DataSpec(data="reviews.csv").metric == "accuracy"
+
+
+def test_a_column_of_lists_is_not_read_as_classes(write):
+    with pytest.raises(InputError, match=r"row 1: the column 'kinds' holds a list.*--labels kinds"):
+        load_splits(DataSpec(data=str(write("c.jsonl", comments())), label="kinds"))
+
+
+def test_many_classes_with_decimals_are_told_to_look_like_a_number(write):
+    rows = [{"text": f"c {i}", "score": f"{i % 25 / 4}"} for i in range(400)]
+    assert any(
+        "--number" in note for note in load_splits(DataSpec(data=str(write("c.csv", rows)), label="score")).notes
+    )
+    few = [row | {"score": f"{i % 5 / 2}"} for i, row in enumerate(rows)]
+    assert not any(
+        "--number" in note for note in load_splits(DataSpec(data=str(write("d.csv", few)), label="score")).notes
+    )

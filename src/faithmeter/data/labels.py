@@ -12,6 +12,7 @@ from faithmeter.errors import InputError
 if TYPE_CHECKING:
     from faithmeter.data.tables import Row
 
+MANY_CLASSES = 20  # from which on decimal fractions among them look like a number to predict
 LISTED = 50  # labels that a message names, the most frequent first
 
 
@@ -60,6 +61,18 @@ def require_clear_labels(
             "themselves: --classes 1=1,2=2."
         )
     return [f"Some labels are numbers and others words, each a class of its own: {told}."]
+
+
+def decimal_classes(tables: Iterable[Sequence[Row]]) -> list[str]:
+    """Return a note if classes look like a number to predict: many, and some of them decimal fractions."""
+    names = {row["label"] for rows in tables for row in rows}
+    decimal = [name for name in names if numbers_first(name)[0] == 0 and not float(name).is_integer()]
+    if len(names) < MANY_CLASSES or not decimal:
+        return []
+    return [
+        f"There are {len(names)} classes, and {decimal[0]!r} is one of them. If the label is a number to predict, name "
+        "its column with --number."
+    ]
 
 
 def numbers_first(name: str) -> tuple[int, float, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from faithmeter.data.labels import clean_labels, nameless, numbers_first, require_clear_labels
+from faithmeter.data.labels import clean_labels, decimal_classes, nameless, numbers_first, require_clear_labels
 from faithmeter.data.outputs import names_told, number_outputs, with_outputs
 from faithmeter.data.tables import SUFFIXES, Row, columns_of, holds_bytes, read_rows
 from faithmeter.data.tasks import Task, find_task
@@ -570,6 +570,11 @@ def _labelled(rows: list[Row], task: Task, part: str, origin: str, notes: list[s
         if value is None or not str(value).strip() or value != value:  # the last is NaN
             missing.append(number)
             continue
+        if isinstance(value, list | tuple):
+            raise InputError(
+                f"{origin} ({part}), row {number}: the column {task.label!r} holds a list, so a text has several "
+                f"labels at once: name it with --labels {task.label}."
+            )
         if task.labels is not None and str(value) == str(LABEL_NONE):
             unlabelled += 1
             continue
@@ -620,6 +625,7 @@ def _clear_labels(
     task = _rename_labels(tables, task, spec)
     if task.labels is None and not labels_known:
         notes += require_clear_labels(tables.values(), spec.classes, origin, mixed=spec.clean_labels)
+        notes += decimal_classes(tables.values())
     return task
 
 

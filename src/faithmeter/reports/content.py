@@ -237,7 +237,8 @@ def _by_label(subject: Subject, prefix: str) -> list[Section]:
         ]
         for label in labels
     ]
-    title = f"{METRICS[subject.metric].called} of each label unmasked, and each measure's ACU on it"
+    metric = METRICS[subject.metric].of_one
+    title = f"The {metric} of each label unmasked, and each measure's ACU on it"
     return [
         Section(
             "Label by label",
@@ -248,7 +249,7 @@ def _by_label(subject: Subject, prefix: str) -> list[Section]:
             [Table(f"{prefix}labels", title, ("label", "unmasked", *(f"ACU, {name}" for name in shown)), cells)],
             [
                 drawn(prefix, "label-curves", f"Performance on each label, masked by {shown[0]} (solid) and at random "
-                      "(dashed).", lambda: figures.label_curves(rows, shown[0], subject.metric))
+                      "(dashed).", lambda: figures.label_curves(rows, shown[0], metric))
             ],
         )
     ]  # fmt: skip
