@@ -263,9 +263,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sentences", type=int, default=64, help="SST2 sentences to explain")
     parser.add_argument("--rounds", type=int, default=3, help="rounds to take medians over")
-    parser.add_argument("--cases", help=f"some of: {'; '.join(CASES)}; separated by semicolons", default=";".join(CASES))
+    parser.add_argument(
+        "--cases", help=f"some of: {'; '.join(CASES)}; separated by semicolons", default=";".join(CASES)
+    )
     parser.add_argument("--data", type=Path, default=SENTENCES, help="a gzipped jsonl file with the column `sentence`")
-    parser.add_argument("--store", type=Path, default=Path(__file__).with_suffix(".json"), help="where figures are kept")
+    parser.add_argument(
+        "--store", type=Path, default=Path(__file__).with_suffix(".json"), help="where figures are kept"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()

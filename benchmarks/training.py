@@ -76,7 +76,9 @@ def main() -> None:
             seconds["pipeline, batches of 32"], seconds["predict"]
         ),
         "train, times faster than Trainer, checkpoint included": _ratio(seconds["Trainer"], seconds["train"]),
-        "predict, share of the better matmul peak": round(flops / statistics.median(seconds["predict"]) / max(matmul_peaks().values()), 2),
+        "predict, share of the better matmul peak": round(
+            flops / statistics.median(seconds["predict"]) / max(matmul_peaks().values()), 2
+        ),
     }
     for name, value in result.items():
         print(f"{name}: {value}")
