@@ -30,6 +30,7 @@ from faithmeter.models.checkpoint import (
     tokenizer_source,
 )
 from faithmeter.models.fast.choice import FORWARD, LINEAR_LAYERS, WARM_UP, Choice, Way, timed
+from faithmeter.models.fast.first_layer import shared_first_layer
 from faithmeter.models.fast.options import PassOptions
 from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_read
 from faithmeter.models.lora import Lora, add_lora, save_adapter
@@ -415,11 +416,19 @@ class Classifier:
         logits = torch.zeros(len(rows), self.model.config.num_labels, device=self.device)
         lengths = batch.attention_mask.sum(dim=1)[rows]
         with explaining(self.model), self.fast_layers(FORWARD, batch, rows), torch.inference_mode():
-            for index in self.packed(lengths):
-                yield_to_cancellation()
-                part = batch.take(rows[index])
-                part = part.with_masked(masked[index, : part.input_ids.shape[1]])
-                (logits[index],) = self.memory.through(part, lambda few: (self.logits(few),))
+            maskings = len(rows) if self.pads else 0  # without padding, rows may change their places
+            with shared_first_layer(self.model, batch, maskings, self.mask_token_id) as first:
+
+                def look(few: Batch, which: Tensor) -> tuple[Tensor]:
+                    if first is not None:
+                        first.choose(which, few.masked)
+                    return (self.logits(few),)
+
+                for index in self.packed(lengths):
+                    yield_to_cancellation()
+                    part = batch.take(rows[index])
+                    part = part.with_masked(masked[index, : part.input_ids.shape[1]])
+                    (logits[index],) = self.memory.through(part, look, rows[index])
         return finite(logits, batch, rows)
 
     def predict(

@@ -69,20 +69,20 @@ def fused_linears(model: nn.Module) -> Iterator[None]:
             del module.forward
 
 
-def _fused(module: Any) -> "_Fused | None":  # noqa: ANN401
+def _fused(module: Any) -> "Fused | None":  # noqa: ANN401
     """Return a faster forward of a linear layer, or of one with an exact GELU after it; None for other modules."""
     if type(module) is nn.Linear:
-        return _Fused(module, "none")
+        return Fused(module, "none")
     dense = getattr(module, "dense", None)
     activation: Any = getattr(module, "intermediate_act_fn", None)
     exact = type(activation) is nn.GELU and activation.approximate == "none"
     exact |= type(activation) is GELUActivation and activation.act is gelu
     if type(dense) is nn.Linear and exact and len(list(module.children())) == 2 and not touched(dense):
-        return _Fused(dense, "gelu")
+        return Fused(dense, "gelu")
     return None
 
 
-class _Fused:
+class Fused:
     """The forward of one linear layer, and of the GELU `after` it."""
 
     def __init__(self, layer: nn.Linear, after: str) -> None:

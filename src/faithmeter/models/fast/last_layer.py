@@ -47,14 +47,19 @@ def first_position_only(model: nn.Module) -> Iterator[None]:
 
 
 def _last_layer(model: nn.Module) -> Layer | None:
+    if not is_known(model):
+        return None
+    layers: Any = model.base_model.encoder.layer  # type: ignore[union-attr]
+    return None if any(map(touched, layers[-1].modules())) else layers[-1]
+
+
+def is_known(model: nn.Module) -> bool:
+    """Whether a model is one of `READ_FIRST`, with layers, that is no decoder."""
     kind = type(model)
     if f"{kind.__module__}.{kind.__qualname__}" not in READ_FIRST:
-        return None
+        return False
     config: Any = model.config
-    layers: Any = model.base_model.encoder.layer  # type: ignore[union-attr]
-    if config.is_decoder or config.num_hidden_layers < 1 or getattr(config, "rotary_value", False):
-        return None
-    return None if any(map(touched, layers[-1].modules())) else layers[-1]
+    return not (config.is_decoder or config.num_hidden_layers < 1 or getattr(config, "rotary_value", False))
 
 
 def touched(module: nn.Module) -> bool:
