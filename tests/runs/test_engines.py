@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from faithmeter.errors import InputError
 from faithmeter.progress import Silent
+from faithmeter.runs import engines
 from faithmeter.runs.engines import cores, work_through
 
 NEEDS = {2: 1, 3: 2, 5: 4}
@@ -125,3 +127,26 @@ def test_only_the_cores_that_this_process_may_use_count(monkeypatch):
     assert cores() == 2
     monkeypatch.delattr(os, "sched_getaffinity")  # as on systems that do not have it
     assert cores() == 64
+
+
+def test_processes_take_several_gpus_in_turn_and_stay_where_they_are_told_to(monkeypatch):
+    monkeypatch.delenv("FAITHMETER_DEVICE", raising=False)
+    for there, expected in ((0, [None] * 3), (1, [None] * 3), (2, ["cuda:0", "cuda:1", "cuda:0"])):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda there=there: there)
+        assert [engines.gpu_of(place) for place in range(3)] == expected
+    monkeypatch.setenv("FAITHMETER_DEVICE", "cuda:1")
+    assert (engines.gpus(), engines.gpu_of(0)) == (1, None)
+
+
+def note_device(folder, piece):
+    (folder / str(piece)).write_text(os.environ.get("FAITHMETER_DEVICE", "none"))
+    while len(list(folder.iterdir())) < 2:  # so that both processes have one
+        time.sleep(0.1)
+
+
+def test_each_process_computes_on_the_gpu_of_its_place(monkeypatch, tmp_path):
+    monkeypatch.setattr(engines, "gpu_of", lambda place: f"cuda:{place}")
+    work = functools.partial(note_device, tmp_path)
+    engines.work_through([0, 1], lambda _: None, work, workers=2, finished=lambda _: None, reporter=Silent())
+    assert sorted(file.read_text() for file in tmp_path.iterdir()) == ["cuda:0", "cuda:1"]
+    assert "FAITHMETER_DEVICE" not in os.environ

@@ -62,7 +62,7 @@ def measure(
     ] = "float32",
     workers: Annotated[
         int | None,
-        Option(min=1, help="Processes.  [default: one per core, at most 8; one on a GPU or under a minute]"),
+        Option(min=1, help="Processes.  [default: one per core, at most 8, or per GPU; one under a minute]"),
     ] = None,
     run: RunOption = None,
     masked_before: MaskedBefore = False,

@@ -27,6 +27,7 @@ from faithmeter.progress import Reporter
 
 Piece = TypeVar("Piece", bound=Hashable)
 P_contra = TypeVar("P_contra", contravariant=True)
+DEVICE = "FAITHMETER_DEVICE"  # the variable that names the device of a process, see `runs.run.chosen_device`
 MOST_LOSSES = 3  # times that a piece of work may cost its process before it is given up
 
 
@@ -162,12 +163,12 @@ class Processes:
     def begin(self, place: int, piece: object) -> None:
         """Send a piece to the process of a place."""
         if place not in self._pools:
-            self._pools[place] = _new_process()
+            self._pools[place] = _new_process(place)
         try:
             future = self._pools[place].submit(self._work, piece)  # type: ignore[arg-type]
         except BrokenProcessPool:  # it was killed while it had nothing to do
             self._pools[place].shutdown()
-            self._pools[place] = _new_process()
+            self._pools[place] = _new_process(place)
             future = self._pools[place].submit(self._work, piece)  # type: ignore[arg-type]
         self._running[future] = place
 
@@ -205,14 +206,16 @@ def work_through(
     go_through(engine, pieces, needed, finished=finished, reporter=reporter)
 
 
-def _new_process() -> ProcessPoolExecutor:
+def _new_process(place: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of torch, and hang
-    arguments = os.getpid(), pass_options()
+    arguments = os.getpid(), pass_options(), gpu_of(place)
     return ProcessPoolExecutor(1, mp_context=context, initializer=_begin_process, initargs=arguments)
 
 
-def _begin_process(parent: int, passes: PassOptions) -> None:
+def _begin_process(parent: int, passes: PassOptions, gpu: str | None) -> None:
     quiet_and_on_one_thread(passes)
+    if gpu is not None:
+        os.environ[DEVICE] = gpu
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
 
@@ -237,6 +240,17 @@ def _leave_with(parent: int) -> None:
 def workers_here() -> int:
     """Return how many processes are of use on this machine: one per core, or one where a GPU does the work."""
     return 1 if torch.cuda.is_available() else cores()
+
+
+def gpus() -> int:
+    """Return how many GPUs there are to share work among; 1 where `FAITHMETER_DEVICE` names one."""
+    return 1 if os.environ.get(DEVICE) else torch.cuda.device_count()
+
+
+def gpu_of(place: int) -> str | None:
+    """Return the GPU of a process: each has the next of several, in turn. None where there are not several."""
+    several = gpus()
+    return f"cuda:{place % several}" if several > 1 else None
 
 
 def cores() -> int:

@@ -38,7 +38,7 @@ from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.card import store_card
 from faithmeter.reports.evidence import conclusion, trusted
 from faithmeter.runs.commands import command_to_train_on
-from faithmeter.runs.engines import cores, one_thread, work_through
+from faithmeter.runs.engines import cores, gpus, one_thread, work_through
 from faithmeter.runs.measurements import measured_texts
 from faithmeter.runs.run import BEFORE, Run, RunLike, opened
 from faithmeter.runs.settings import differing, of_model, require_same
@@ -105,9 +105,10 @@ def measure(
 ) -> Run:
     """Measure the faithfulness of importance measures on a run's test split.
 
-    One of `workers` is this process, on all cores. Several are processes on one core each, which is faster; None means
-    one per core, at most `MOST_WORKERS`, but only this process on a GPU or for little work. Results are the same up to
-    the last digits, which depend on the number of threads. Processes write warnings to standard error. A script that
+    One of `workers` is this process, on all cores. Several are processes on one core each, which is faster, and on one
+    of several GPUs each, in turn; None means one per core, at most `MOST_WORKERS`, or one per GPU, but only this
+    process on a single GPU or for little work. Results are the same up to the last digits, which depend on the number
+    of threads. Processes write warnings to standard error. A script that
     uses them needs the usual `if __name__ == "__main__"`. A function of your own is always measured in this process.
     So is everything if `until_certain`, because each round waits for what the one before has decided. Objects in memory
     are checked first.
@@ -348,7 +349,7 @@ def _measure_at_once(work: _Work, workers: int | None, reporter: Reporter) -> bo
 
     Return whether there was enough to do to start any.
     """
-    places = workers or (min(cores(), MOST_WORKERS) if work.classifier.device.type == "cpu" else 1)
+    places = workers or (min(cores(), MOST_WORKERS) if work.classifier.device.type == "cpu" else gpus())
     walks = [walk for walk in work.walks if _known_by_name(walk[1])]
     named = tuple(one.name for _, one, _, _ in walks if one.name != "random")
     if places < 2 or not named:
