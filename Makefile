@@ -54,9 +54,12 @@ check: setup  ## Format, then everything that `test` runs.
 	$(BIN)/ruff format --quiet src tests benchmarks
 	$(MAKE) test
 
-bench: setup  ## Measure speed: ratios against transformers and captum, in interleaved runs on one core.
+# the contestants that cannot be installed are left out, and named
+bench: setup  ## Measure speed: ratios against other libraries and loops by hand, in interleaved runs on one core.
+	-$(PIP) -c constraints.txt interpreto lime shap
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/importance.py
+	$(BIN)/python benchmarks/measuring.py
 
 bench-scale: setup  ## Measure growth: time and memory against texts, length, classes and workers; fails if too steep.
 	$(BIN)/python benchmarks/scale.py

@@ -232,6 +232,7 @@ def _circumstances(model: nn.Module) -> dict[str, Any]:
         "faithmeter": __version__,
         "model": type(model).__name__,
         "linear_layers": dict(sorted(layers.items())),
+        "precision": str(next((one.dtype for one in model.parameters()), None)),
     }
 
 
