@@ -19,6 +19,7 @@ from faithmeter import (
     audit,
     check,
     explain,
+    explain_texts,
     measure,
     train,
     transfer,
@@ -32,6 +33,7 @@ from faithmeter.runs.results import find
 from faithmeter.studies.report import commands_of
 from faithmeter.studies.scores import ScoresOptions, scores
 from faithmeter.training.strategy import mask_for_training, masked_copy
+from faithmeter.web.app import shown
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 PAIR = {"context": "context", "both_texts": True}
@@ -196,6 +198,15 @@ def test_spans_say_of_which_text_they_are(pair_classifier, write):
     one = pair_classifier.encode(texts, contexts)
     with pytest.raises(InputError, match="a score of the context, which is not masked here"):
         read_scores(write("p.jsonl", [{**base, "score": 1, "of": "context"}]), pair_classifier, texts, contexts, one)
+
+
+def test_the_page_masks_words_of_both_texts_as_its_slider_moves(pair_classifier):
+    options = ExplainOptions(orders=0, random_runs=1)
+    (explanation,) = explain_texts(pair_classifier, "The film", "Was bad", options, measure="loo-signed")
+    page = shown(explanation)
+    assert page["steps"][0]["words"] == []
+    assert page["steps"][-1]["words"] == [0, 1, 2, 3]
+    assert [f'data-n="{number}"' in page["words"] for number in range(5)] == [True] * 4 + [False]
 
 
 # ------------------------------------------------------------------------------------------------------ rationales

@@ -113,7 +113,7 @@ def test_the_command_line_writes_and_judges_scores_and_the_report_repeats_the_co
     file = tmp_path / "again.csv"
     code, printed = faithmeter("scores", run.path, "--measure", "grad-l2", "--rows", "6", "--out", file)
     assert code == 0, printed
-    asked = ("--measures", "grad-l2", "--rows", "6", "--random-runs", "1", "--scores", file)
+    asked = ("--measures", "grad-l2,loo-signed-once", "--rows", "6", "--random-runs", "1", "--scores", file)
     code, printed = faithmeter("measure", run.path, *asked)
     assert code == 0, printed
     assert "again (from again.csv)" in printed
@@ -124,6 +124,12 @@ def test_the_command_line_writes_and_judges_scores_and_the_report_repeats_the_co
     assert f"--scores {file}" in page
     assert "measured from Python" not in page
     assert "once, in again.csv" in page
+
+
+def test_a_measure_that_is_explained_once_anyway_has_no_such_form(run, faithmeter):
+    code, printed = faithmeter("measure", run.path, "--measures", "beam-once")
+    assert code == 2
+    assert "no importance measure 'beam-once'" in printed
 
 
 def test_a_file_that_does_not_fit_is_refused_before_anything_is_stored(run, faithmeter, tmp_path):

@@ -155,7 +155,8 @@ def refuse_early(*runs: Path, measures: str | None = None) -> None:
     for run in runs:
         require_run(run)
     for name in () if measures is None else names(measures):
-        require_measure(name, names_in("importance.table.IMPORTANCE_MEASURES"))
+        (once,) = names_in("importance.measure.ONCE")
+        require_measure(name.removesuffix(once), names_in("importance.table.IMPORTANCE_MEASURES"))
 
 
 def required(data: "DataSpec | None") -> "DataSpec":

@@ -343,7 +343,8 @@ def as_measure(measure: str | Explain | ImportanceMeasure) -> ImportanceMeasure:
         return measure
     if not isinstance(measure, str):
         return of_function(measure)
-    require_measure(measure, IMPORTANCE_MEASURES)
+    if measure not in IMPORTANCE_MEASURES:  # which knows more names than it lists
+        require_measure(measure, IMPORTANCE_MEASURES)
     return IMPORTANCE_MEASURES[measure]
 
 

@@ -6,6 +6,7 @@ checked (DNS rebinding, cross-site requests), questions must be JSON, and the pa
 
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from faithmeter.errors import InputError
-from faithmeter.explaining.explanation import Explanation, explain_text
+from faithmeter.explaining.explanation import Explanation, Piece, explain_text
 from faithmeter.explaining.heat_map import small_curve, visible
 from faithmeter.explaining.options import PREDICTED, ExplainOptions, require_target
 from faithmeter.importance.table import as_measure, measures_of
@@ -209,14 +210,20 @@ def twin(classifier: Classifier) -> Classifier:
     return own
 
 
+def _tokens_of(words: Sequence[Piece], tokens: Sequence[Piece], first: int = 0) -> list[set[int]]:
+    """Return the numbers of the tokens of each word, from `first` on."""
+    return [
+        {number for number, token in enumerate(tokens, start=first) if word.start <= token.start < word.end}
+        for word in words
+    ]
+
+
 def shown(explanation: Explanation) -> dict[str, Any]:
     """Return an explanation as the page shows it: texts as HTML that cannot do anything, numbers as numbers."""
     # the model reads no further than its last token
     end = max(LONGEST_SHOWN, *(token.end for token in explanation.tokens), 0)
-    parts = [
-        {number for number, token in enumerate(explanation.tokens) if word.start <= token.start < word.end}
-        for word in explanation.words
-    ]
+    parts = _tokens_of(explanation.words, explanation.tokens)
+    parts += _tokens_of(explanation.context_words, explanation.context_tokens, first=len(explanation.tokens))
     return {
         "measure": explanation.measure,
         "warnings": explanation.warnings,
