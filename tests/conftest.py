@@ -51,6 +51,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def offline(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("FAITHMETER_CACHE", str(tmp_path / "cache"))  # nothing of a test is kept for the user
 
 
 @pytest.fixture

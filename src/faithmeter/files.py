@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,16 @@ from faithmeter.errors import InputError
 # results: read by commands, never edited
 SUMMED = (".parquet", ".safetensors", ".jsonl", "outcome.json", "masf.json")
 LOCK = ".lock"  # the file by which processes know of one another
+
+
+def cache_folder() -> Path:
+    """Return the folder of a user for what can be made again: FAITHMETER_CACHE, or that of the operating system."""
+    named, home = os.environ.get("FAITHMETER_CACHE"), Path.home()
+    if named:
+        return Path(named)
+    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Caches"}.get(sys.platform)
+    system = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    return (Path(system) if system else usual or home / ".cache") / "faithmeter"
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -20,8 +20,8 @@ needs_onednn = pytest.mark.skipif(not available(), reason="this build of torch h
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path):
-    monkeypatch.setattr(choice, "cache_folder", lambda: tmp_path / "cache")
-    return tmp_path / "cache"
+    monkeypatch.setenv("FAITHMETER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "passes"
 
 
 def linear_model() -> torch.nn.Module:
@@ -172,6 +172,7 @@ def test_a_damaged_cache_is_ignored_and_written_anew(content):
 
 @needs_onednn
 def test_a_cache_that_cannot_be_written_costs_nothing_but_the_next_measurement(folder):
+    folder.parent.mkdir()
     folder.write_text("a file in the place of the folder")
     chosen = Choice(linear_model())
     for _ in range(2):
@@ -193,7 +194,7 @@ def test_options_of_the_process_are_those_of_its_classifiers_and_of_processes_th
     try:
         use_pass_options(PassOptions("torch", 64))
         assert strong_classifier("bert").tokens_per_pass == 64
-        engines._new_process()
+        engines._new_process(0)
         assert given[1] == PassOptions("torch", 64)
     finally:
         use_pass_options(before)

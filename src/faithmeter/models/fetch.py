@@ -20,8 +20,7 @@ import torch
 import transformers
 
 from faithmeter.errors import InputError, nearest
-from faithmeter.files import new_folder
-from faithmeter.models.sources import cache_folder
+from faithmeter.files import cache_folder, new_folder
 from faithmeter.progress import Reporter, Silent
 
 

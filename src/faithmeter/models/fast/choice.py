@@ -10,9 +10,7 @@ user's cache folder for the next process. Results differ in their last digits on
 import hashlib
 import json
 import logging
-import os
 import platform
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +25,7 @@ from torch import nn
 
 from faithmeter import __version__
 from faithmeter.errors import InputError
-from faithmeter.files import write_json
+from faithmeter.files import cache_folder, write_json
 from faithmeter.models.fast.fused_linear import available, fused_linears
 from faithmeter.models.fast.options import AUTO, PassOptions, pass_options
 
@@ -209,18 +207,10 @@ def in_words(way: Way) -> str:
 # ---------------------------------------------------------------------------------------------- what is kept of it
 
 
-def cache_folder() -> Path:
-    """Return the folder of a user in which such things are kept, which may be removed at any time."""
-    home = Path.home()
-    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Caches"}.get(sys.platform)
-    named = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    return (Path(named) if named else usual or home / ".cache") / "faithmeter" / "passes"
-
-
 def cache_file(model: nn.Module) -> Path:
     """Return the file of what was found for a model of this shape, on this processor, with this many threads."""
     key = json.dumps(_circumstances(model), sort_keys=True)
-    return cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+    return cache_folder() / "passes" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
 
 def _circumstances(model: nn.Module) -> dict[str, Any]:
