@@ -60,9 +60,11 @@ bench: setup  ## Measure speed: ratios against other libraries and loops by hand
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/importance.py
 	$(BIN)/python benchmarks/measuring.py
+	$(BIN)/python benchmarks/start_up.py
 
 bench-scale: setup  ## Measure growth: time and memory against texts, length, classes and workers; fails if too steep.
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/large_file.py
 
 clean:  ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

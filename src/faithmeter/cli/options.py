@@ -4,8 +4,10 @@ import ast
 import atexit
 import gc
 import inspect
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +53,7 @@ def names_in(table: str) -> tuple[str, ...]:
 @cache
 def _table(table: str) -> tuple[Row, ...]:
     module, _, name = table.rpartition(".")
-    for node in _parsed(module).body:
+    for node in _statements(module, name):
         if isinstance(node, ast.ImportFrom) and name in (alias.asname or alias.name for alias in node.names):
             original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
             return _table(f"{node.module}.{original}".removeprefix("faithmeter."))
@@ -98,10 +100,24 @@ def _holds(test: ast.expr, row: Row) -> bool:
     raise LookupError(f"a table cannot be cut down by {ast.unparse(test)} without importing it")
 
 
+def _statements(module: str, name: str) -> Iterator[ast.stmt]:
+    """Yield the statements at the top of a module that assign or import a name.
+
+    No other is parsed: to parse whole modules took most of the time of --help.
+    """
+    assigned = re.compile(rf"(?:\w+\s*[,=]\s*)*{name}\b")
+    for statement in _cut(module):
+        if assigned.match(statement) or (statement.startswith("from ") and name in statement):
+            with suppress(SyntaxError):  # a line of a docstring that looks like one
+                yield from ast.parse(statement).body
+
+
 @cache
-def _parsed(module: str) -> ast.Module:
+def _cut(module: str) -> list[str]:
+    """Return a module cut before every line that begins with a letter or a decorator."""
     path = PACKAGE.joinpath(*module.split("."))
-    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    return re.split(r"\n(?=[^\W\d]|@)", source)
 
 
 # ------------------------------------------------------------------------------------------ what every command needs
