@@ -167,11 +167,11 @@ def drawn_outputs(metric: str, texts: int = 30, seed: int = 0) -> tuple[np.ndarr
 
 def test_label_metrics_on_four_texts_worked_by_hand():
     gold = [[1, 0], [1, 1], [0, 1], [0, 0]]
-    answers = [[0.9, 0.2], [0.4, 0.8], [0.7, 0.6], [0.1, 0.7]]
+    answers = [[0.9, 0.2], [0.45, 0.8], [0.7, 0.6], [0.1, 0.7]]
     # label 1: given to texts 1 and 3, right once of two: F1 1/2. Label 2: given to 2, 3 and 4, right twice: 4/5.
     assert performance("label-macro-f1", gold, answers) == pytest.approx((1 / 2 + 4 / 5) / 2)
     assert performance("label-micro-f1", gold, answers) == pytest.approx(2 * 3 / (4 + 5))
-    # label 1 in order .9 (true), .7, .4 (true): (1 + 2/3) / 2; label 2: .8 (true), .7, .6 (true): the same
+    # label 1 in order .9 (true), .7, .45 (true): (1 + 2/3) / 2; label 2: .8 (true), .7, .6 (true): the same
     assert performance("label-map", gold, answers) == pytest.approx((1 + 2 / 3) / 2)
 
 
