@@ -219,6 +219,9 @@ def world(tmp_path_factory) -> Path:
     for number, part in enumerate(("train", "validation", "test")):
         write_rows(folder / f"{part}.csv", single(12, number))
         write_rows(folder / "my-data" / f"{part}.csv", single(12, number))
+    for part in ("train", "validation", "test"):
+        grades = [{"tokens": row["text"].split(), "label": number % 5} for number, row in enumerate(sentiment_rows(20))]
+        write_rows(folder / "DIR" / "sst_trees" / f"{part}.jsonl", grades)
     for task in ("sst2", "rte"):
         for part, rows in HUB[task].items():
             write_rows(folder / "DIR" / task / f"{part}.csv", rows)

@@ -5,15 +5,14 @@ import sklearn.metrics
 
 from faithmeter.errors import InputError
 from faithmeter.performance import (
+    METRICS,
     below_majority_p_value,
     majority_p_value,
     majority_performance,
-    metric_for,
-    metrics_of,
     performance,
     weighted_performance,
 )
-from faithmeter.problems import CLASSES, LABELS, NUMBER
+from faithmeter.problems import CLASSES, LABELS, NUMBER, PROBLEMS, metric_for, problem_of
 from faithmeter.statistics import LEVEL, EachLeftOut
 
 
@@ -38,7 +37,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest():
         performance("acuracy", [0], [0])
 
 
-@pytest.mark.parametrize("metric", metrics_of(CLASSES))
+@pytest.mark.parametrize("metric", PROBLEMS[CLASSES].metrics)
 def test_weights_count_observations_as_often_as_copies_would(metric):
     random = np.random.default_rng(0)
     for classes in (2, 4):
@@ -61,7 +60,7 @@ def test_a_class_that_is_predicted_and_never_gold_counts_in_macro_f1_and_one_tha
     assert found.tolist() == [pytest.approx([5 / 9, 1]), pytest.approx([1 / 3, 1])]
 
 
-@pytest.mark.parametrize("metric", metrics_of(CLASSES))
+@pytest.mark.parametrize("metric", PROBLEMS[CLASSES].metrics)
 def test_each_observation_left_out_gives_the_performance_of_the_others(metric):
     random = np.random.default_rng(0)
     gold, predicted = random.integers(5, size=20), random.integers(5, size=(20, 2))
@@ -72,7 +71,7 @@ def test_each_observation_left_out_gives_the_performance_of_the_others(metric):
         assert found[row].tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("metric", metrics_of(CLASSES))
+@pytest.mark.parametrize("metric", PROBLEMS[CLASSES].metrics)
 def test_one_constant_answer_has_the_same_weighted_performance(metric):
     gold, predicted = np.array([0, 0, 1]), np.zeros((3, 1), dtype=np.int64)
     expected = performance(metric, gold, predicted[:, 0])
@@ -82,7 +81,7 @@ def test_one_constant_answer_has_the_same_weighted_performance(metric):
 UNEVEN = np.array([0] * 53 + [1] * 7)
 
 
-@pytest.mark.parametrize("metric", metrics_of(CLASSES))
+@pytest.mark.parametrize("metric", PROBLEMS[CLASSES].metrics)
 def test_a_perfect_model_of_few_texts_of_an_uneven_task_surely_beats_the_majority(metric):
     assert majority_p_value(metric, UNEVEN, UNEVEN, UNEVEN) <= 1 / 128
 
@@ -97,12 +96,12 @@ def test_the_majority_is_beaten_by_pairs_worked_by_hand():
     assert majority_p_value("accuracy", [1, 1, 0], np.zeros(7, dtype=int), np.zeros(7, dtype=int)) == 1 / 128
 
 
-@pytest.mark.parametrize("metric", metrics_of(CLASSES))
+@pytest.mark.parametrize("metric", PROBLEMS[CLASSES].metrics)
 def test_a_model_that_answers_the_majority_never_beats_it(metric):
     assert majority_p_value(metric, UNEVEN, UNEVEN, np.zeros(60, dtype=int)) == 1
 
 
-@pytest.mark.parametrize("metric", metrics_of(CLASSES))
+@pytest.mark.parametrize("metric", PROBLEMS[CLASSES].metrics)
 @pytest.mark.parametrize("gold", [UNEVEN, np.arange(60) % 2, np.arange(60) % 3], ids=["uneven", "even", "three"])
 def test_a_coin_is_seldom_taken_for_a_model(metric, gold):
     random, draws = np.random.default_rng(1), 300
@@ -158,7 +157,7 @@ def test_worse_than_the_majority_by_draws_is_about_the_exact_test_where_both_can
 def drawn_outputs(metric: str, texts: int = 30, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Gold answers of two labels or of one number, and answers that know a little of them, in three columns."""
     random = np.random.default_rng(seed)
-    if metric in metrics_of(LABELS):
+    if metric in PROBLEMS[LABELS].metrics:
         gold = (random.random((texts, 2)) < 0.4).astype(float)
         answers = np.round(0.6 * random.random((texts, 3, 2)) + 0.3 * gold[:, None], 1)  # rounded: with ties
         return gold, answers
@@ -168,11 +167,11 @@ def drawn_outputs(metric: str, texts: int = 30, seed: int = 0) -> tuple[np.ndarr
 
 def test_label_metrics_on_four_texts_worked_by_hand():
     gold = [[1, 0], [1, 1], [0, 1], [0, 0]]
-    answers = [[0.9, 0.2], [0.4, 0.8], [0.7, 0.6], [0.1, 0.7]]
+    answers = [[0.9, 0.2], [0.45, 0.8], [0.7, 0.6], [0.1, 0.7]]
     # label 1: given to texts 1 and 3, right once of two: F1 1/2. Label 2: given to 2, 3 and 4, right twice: 4/5.
     assert performance("label-macro-f1", gold, answers) == pytest.approx((1 / 2 + 4 / 5) / 2)
     assert performance("label-micro-f1", gold, answers) == pytest.approx(2 * 3 / (4 + 5))
-    # label 1 in order .9 (true), .7, .4 (true): (1 + 2/3) / 2; label 2: .8 (true), .7, .6 (true): the same
+    # label 1 in order .9 (true), .7, .45 (true): (1 + 2/3) / 2; label 2: .8 (true), .7, .6 (true): the same
     assert performance("label-map", gold, answers) == pytest.approx((1 + 2 / 3) / 2)
 
 
@@ -186,7 +185,7 @@ def test_number_metrics_on_three_texts_worked_by_hand():
     assert performance("spearman", gold, [[12], [13], [14]]) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("metric", [*metrics_of(LABELS), *metrics_of(NUMBER)])
+@pytest.mark.parametrize("metric", [*PROBLEMS[LABELS].metrics, *PROBLEMS[NUMBER].metrics])
 def test_label_and_number_metrics_are_those_of_other_libraries(metric):
     gold, answers = drawn_outputs(metric)
     column = answers[:, 0]
@@ -201,7 +200,7 @@ def test_label_and_number_metrics_are_those_of_other_libraries(metric):
     assert performance(metric, gold, column) == pytest.approx(references[metric]())
 
 
-@pytest.mark.parametrize("metric", [*metrics_of(LABELS), *metrics_of(NUMBER)])
+@pytest.mark.parametrize("metric", [*PROBLEMS[LABELS].metrics, *PROBLEMS[NUMBER].metrics])
 def test_weights_count_labels_and_numbers_as_often_as_copies_would(metric):
     gold, answers = drawn_outputs(metric)
     weights = np.random.default_rng(1).multinomial(30, np.full(30, 1 / 30), 5).astype(float)
@@ -223,7 +222,7 @@ def test_a_label_that_no_text_has_counts_in_f1_as_0_and_not_in_average_precision
     assert performance("label-map", gold, answers) == 1
 
 
-@pytest.mark.parametrize("metric", [*metrics_of(LABELS), *metrics_of(NUMBER)])
+@pytest.mark.parametrize("metric", [*PROBLEMS[LABELS].metrics, *PROBLEMS[NUMBER].metrics])
 def test_who_reads_labels_and_numbers_beats_their_means_and_who_answers_badly_does_not(metric):
     gold, answers = drawn_outputs(metric, 60)
     assert majority_p_value(metric, gold, gold, answers[:, 0]) <= LEVEL
@@ -231,7 +230,7 @@ def test_who_reads_labels_and_numbers_beats_their_means_and_who_answers_badly_do
     by_chance = [majority_p_value(metric, gold, gold, one) for one in dealt]
     assert np.mean([p <= 0.2 for p in by_chance]) <= 0.45  # level 0.2 within what 20 draws allow
     assert below_majority_p_value(metric, gold, gold, answers[:, 0]) > LEVEL
-    opposite = 1 - gold if metric in metrics_of(LABELS) else 2 * gold.mean() - gold
+    opposite = 1 - gold if metric in PROBLEMS[LABELS].metrics else 2 * gold.mean() - gold
     worse = majority_performance(metric, gold, gold)
     assert performance(metric, gold, opposite) <= worse
     if worse > performance(metric, gold, opposite):
@@ -251,3 +250,11 @@ def test_a_metric_of_another_problem_is_refused_in_words():
     assert metric_for(CLASSES, "") == "accuracy"
     with pytest.raises(InputError, match=r"no metric 'accuracy' for --number COLUMN.*r2, pearson, spearman"):
         metric_for(NUMBER, "accuracy")
+
+
+def test_every_metric_is_of_one_problem():
+    named = [name for problem in PROBLEMS.values() for name in problem.metrics]
+    assert sorted(named) == sorted(METRICS)
+    assert {name: problem_of(name).name for name in ("accuracy", "label-map", "r2", "seconds")} == {
+        "accuracy": CLASSES, "label-map": LABELS, "r2": NUMBER, "seconds": CLASSES,
+    }  # fmt: skip

@@ -13,7 +13,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from faithmeter.errors import InputError, nearest
-from faithmeter.problems import CLASSES, LABELS, NUMBER, PROBLEMS, Problem
+from faithmeter.problems import problem_of
 from faithmeter.statistics import Weights
 
 Ints = NDArray[np.int64]
@@ -34,14 +34,13 @@ Weighted = Callable[[Weights], Floats]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, of one kind of problem; higher is better for every one of them.
+    """A metric; higher is better for every one of them. `problems.PROBLEMS` says which problem it is of.
 
     `weighted(gold, answers)` is as in `weighted_performance`. `plain(gold, answers)` is the same of each text once,
     where another library computes it.
     """
 
     name: str
-    problem: str
     weighted: Callable[[Gold, Gold], Weighted]
     plain: Callable[[ArrayLike, ArrayLike], float] | None = None
     called: str = ""  # in a sentence, where that is not its name
@@ -232,65 +231,36 @@ def _spearman(gold: Gold, answers: Gold) -> Weighted:
 # ------------------------------------------------------------------------------------------------------------- table
 
 _TABLE = (
-    Metric("accuracy", CLASSES, _accuracy, lambda gold, predicted: float(_scores().accuracy_score(gold, predicted))),
+    Metric("accuracy", _accuracy, lambda gold, predicted: float(_scores().accuracy_score(gold, predicted))),
     Metric(
         "macro-f1",
-        CLASSES,
         _of_classes("macro-f1"),
         lambda gold, predicted: float(_scores().f1_score(gold, predicted, average="macro", zero_division=0)),
     ),
     Metric(  # the same as accuracy where each text has one class
         "micro-f1",
-        CLASSES,
         _accuracy,
         lambda gold, predicted: float(_scores().f1_score(gold, predicted, average="micro", zero_division=0)),
     ),
     Metric(
         "matthews",
-        CLASSES,
         _of_classes("matthews"),
         lambda gold, predicted: float(_scores().matthews_corrcoef(gold, predicted)),
         called="Matthews' correlation",
     ),
-    Metric("label-micro-f1", LABELS, _label_f1(micro=True), called="micro-F1 over labels", of_one="F1"),
-    Metric("label-macro-f1", LABELS, _label_f1(micro=False), called="the mean F1 of the labels", of_one="F1"),
+    Metric("label-micro-f1", _label_f1(micro=True), called="micro-F1 over labels", of_one="F1"),
+    Metric("label-macro-f1", _label_f1(micro=False), called="the mean F1 of the labels", of_one="F1"),
     Metric(
         "label-map",
-        LABELS,
         _average_precision,
         called="the mean average precision of the labels",
         of_one="average precision",
     ),
-    Metric("r2", NUMBER, _r_squared, called="R²"),
-    Metric("pearson", NUMBER, _pearson, called="Pearson's correlation"),
-    Metric("spearman", NUMBER, _spearman, called="Spearman's correlation"),
+    Metric("r2", _r_squared, called="R²"),
+    Metric("pearson", _pearson, called="Pearson's correlation"),
+    Metric("spearman", _spearman, called="Spearman's correlation"),
 )
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _TABLE})
-
-
-def metrics_of(problem: str) -> tuple[str, ...]:
-    """Return the metrics of a problem, the usual one first."""
-    return tuple(metric.name for metric in _TABLE if metric.problem == problem)
-
-
-def problem_of(metric: str) -> Problem:
-    """Return the problem that a metric is of; that of an old or empty name is of classes."""
-    return PROBLEMS[METRICS[metric].problem if metric in METRICS else CLASSES]
-
-
-def metric_for(problem: str, metric: str) -> str:
-    """Return the metric of a problem that is asked for, the usual one where none is, or raise InputError.
-
-    `macro-f1` of labels is `label-macro-f1`.
-    """
-    fitting = metrics_of(problem)
-    found = next((name for name in (metric, f"label-{metric}") if name in fitting), fitting[0] if not metric else None)
-    if found is None:
-        raise InputError(
-            f"There is no metric {metric!r} for {PROBLEMS[problem].option}.{nearest(metric, fitting)} "
-            f"Choose from {', '.join(fitting)}."
-        )
-    return found
 
 
 def require_metric(metric: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +28,8 @@ class Problem:
     (rows, outputs) probabilities, or the number itself; `loss(logits, gold, reduction)` is that of each row (`none`) or
     their `sum`. `right` says which rows are answered right, and is None where an answer is only nearer or farther.
 
+    `metrics` are the names of those in `performance` that it can be measured by, the usual one first.
+
     Of `classes` one output is explained for each text, that of the true or the predicted class. Otherwise each output
     is explained for every text (`each_output`), and gold answers are (rows, outputs) numbers.
 
@@ -41,6 +43,7 @@ class Problem:
     what: str
     head: str
     option: str
+    metrics: tuple[str, ...]
     answers: Callable[[Tensor], Tensor]
     scores: Callable[[Tensor], Tensor]
     loss: Callable[[Tensor, Tensor, str], Tensor]
@@ -84,6 +87,7 @@ _TABLE = (
         "class",
         "a head that chooses one of several classes (softmax)",
         "--label COLUMN",
+        ("accuracy", "macro-f1", "micro-f1", "matthews"),
         answers=lambda logits: logits.argmax(dim=-1),
         scores=lambda logits: logits.softmax(dim=-1),
         loss=_cross_entropy,
@@ -107,6 +111,7 @@ _TABLE = (
         "label",
         "a multi-label head, whose labels do not exclude each other (a sigmoid each)",
         "--labels COLUMN,COLUMN,...",
+        ("label-micro-f1", "label-macro-f1", "label-map"),
         answers=lambda logits: logits.sigmoid(),
         scores=lambda logits: logits.sigmoid(),
         loss=_binary_cross_entropy,
@@ -126,6 +131,7 @@ _TABLE = (
         "number",
         "a regression head, whose answer is a number",
         "--number COLUMN",
+        ("r2", "pearson", "spearman"),
         answers=lambda logits: logits,
         scores=lambda logits: logits,
         loss=_squared_error,
@@ -141,6 +147,26 @@ _TABLE = (
     ),
 )
 PROBLEMS: Mapping[str, Problem] = MappingProxyType({problem.name: problem for problem in _TABLE})
+
+
+def problem_of(metric: str) -> Problem:
+    """Return the problem that a metric is of; that of an old or empty name is of classes."""
+    return next((problem for problem in _TABLE if metric in problem.metrics), PROBLEMS[CLASSES])
+
+
+def metric_for(problem: str, metric: str) -> str:
+    """Return the metric of a problem that is asked for, the usual one where none is, or raise InputError.
+
+    `macro-f1` of labels is `label-macro-f1`.
+    """
+    fitting = PROBLEMS[problem].metrics
+    found = next((name for name in (metric, f"label-{metric}") if name in fitting), fitting[0] if not metric else None)
+    if found is None:
+        raise InputError(
+            f"There is no metric {metric!r} for {PROBLEMS[problem].option}.{nearest(metric, fitting)} "
+            f"Choose from {', '.join(fitting)}."
+        )
+    return found
 
 
 def problem_in(config: Any) -> Problem:  # noqa: ANN401 (transformers' config, which is not imported here)

@@ -20,8 +20,7 @@ from faithmeter.data.outputs import names_told, number_outputs, with_outputs
 from faithmeter.data.tables import SUFFIXES, Row, columns_of, holds_bytes, read_rows
 from faithmeter.data.tasks import Task, find_task
 from faithmeter.errors import InputError, first_line, nearest
-from faithmeter.performance import metric_for
-from faithmeter.problems import CLASSES, LABELS, NUMBER
+from faithmeter.problems import CLASSES, LABELS, NUMBER, metric_for
 from faithmeter.progress import Reporter, Silent
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges.drift import Points
-from faithmeter.performance import METRICS, problem_of
-from faithmeter.problems import NUMBER
+from faithmeter.performance import METRICS
+from faithmeter.problems import NUMBER, problem_of
 from faithmeter.reports import figures, sentences
 from faithmeter.reports.attack import attack_sections
 from faithmeter.reports.audit import audit_sections

@@ -8,7 +8,7 @@ measure masks, and what the model does when nothing is left to read.
 
 from faithmeter.in_distribution.limits import EXCESS_ALLOWED, too_few
 from faithmeter.in_distribution.p_values import smallest_of
-from faithmeter.performance import problem_of
+from faithmeter.problems import problem_of
 from faithmeter.runs.results import (
     ALL_MASKED_LOSS,
     ALL_MASKED_P,

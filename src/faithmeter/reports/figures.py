@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from faithmeter.importance.measure import ONCE
 from faithmeter.importance.table import IMPORTANCE_MEASURES, ORDER_ONLY, is_signed
-from faithmeter.performance import problem_of
+from faithmeter.problems import problem_of
 from faithmeter.reports.parts import Drawn
 from faithmeter.runs.results import Rows, find, measures, rows_of
 

@@ -7,7 +7,8 @@ import scipy
 from faithmeter.importance.table import IMPORTANCE_MEASURES, is_signed
 from faithmeter.in_distribution.masf import ROWS_NEEDED
 from faithmeter.masking import STEPS
-from faithmeter.performance import METRICS, problem_of
+from faithmeter.performance import METRICS
+from faithmeter.problems import problem_of
 from faithmeter.reports.evidence import (
     best_accepted,
     checked_on_few,

@@ -38,7 +38,7 @@ from faithmeter.files import new_folder, read_json, read_jsonl, require_whole, w
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.models.classifier import load_classifier
-from faithmeter.performance import problem_of
+from faithmeter.problems import problem_of
 from faithmeter.runs.directory import FORMAT, HALF_WRITTEN, refuse_existing, require_run, settings_of
 from faithmeter.runs.results import (
     CLAIMED,

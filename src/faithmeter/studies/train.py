@@ -17,7 +17,8 @@ from faithmeter.in_distribution.masf import masked_at_random
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.models.sources import absolute_model
-from faithmeter.performance import majority_p_value, majority_performance, performance, problem_of, require_metric
+from faithmeter.performance import majority_p_value, majority_performance, performance, require_metric
+from faithmeter.problems import problem_of
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.card import store_card
 from faithmeter.runs.directory import refuse_existing
