@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from faithmeter import (
     MeasureOptions,
     Run,
     TrainingOptions,
+    adopt,
     audit,
     check,
     explain,
@@ -135,6 +137,16 @@ def test_measures_find_the_word_of_the_second_text_that_decides(run):
     assert "good" in explanation.coloured()
     assert explanation.coloured().count("fm-text") == 2
     assert "good" in str(explanation).split(":")[1]
+
+
+def test_a_model_that_came_trained_is_tested_with_both_texts_masked(run, tmp_path):
+    adopted = adopt(tmp_path / "adopted", str(run.model_folder), run.config.data)
+    kept = ("performance", "majority")
+    ours, theirs = ([row for row in one.results if row["kind"] in kept] for one in (run, adopted))
+    assert ours == theirs
+    only_text = replace(run.config.data, both_texts=False)
+    other = adopt(tmp_path / "other", str(run.model_folder), only_text)
+    assert find(other.results, "performance", ratio=1.0)["value"] > find(ours, "performance", ratio=1.0)["value"]
 
 
 def test_a_run_of_before_masks_the_first_text_only(run):

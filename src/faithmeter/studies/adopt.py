@@ -57,7 +57,6 @@ def adopt(
     classes = _outputs(path, model, data, task.problem, max_length)
     splits = with_classes(load_splits(data, reporter=reporter), classes)
     classifier = load_classifier(model, splits.labels, problem=task.problem, max_length=max_length)
-    classifier.both_texts = data.both_texts
     config = RunConfig(
         data=data,
         model=model,
@@ -86,6 +85,7 @@ def store_adopted(
     reference: Run | None = None,
 ) -> None:
     """Store a model that is not trained here as a run, with its performance; warn if that may be chance."""
+    classifier.both_texts = config.data.both_texts
     with new_folder(path) as folder:  # atomic: there is no half-made run to resume
         run = Run.create(folder, config)
         run.store_model(classifier)

@@ -141,7 +141,6 @@ def _held(
 ) -> Run:
     """Make a run of a model that cannot be stored: it stays in memory, and the run with it."""
     classifier = Classifier(model, tokenizer, max_length=asked["max_length"])
-    classifier.both_texts = data.both_texts
     splits = with_classes(load_splits(data), classifier.labels)
     config = RunConfig(
         data=data,
