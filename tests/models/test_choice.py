@@ -208,3 +208,26 @@ def test_neither_an_import_nor_a_pass_changes_the_environment():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+@needs_onednn
+def test_weights_that_stand_still_are_laid_out_once_and_forgotten_at_the_end(monkeypatch):
+    laid_out, original = [], fused_linear._laid_out
+    monkeypatch.setattr(fused_linear, "_laid_out", lambda weight: laid_out.append(1) or original(weight))
+    monkeypatch.setattr(fused_linear, "WORTH", 0)
+    monkeypatch.setattr(fused_linear, "LARGE", 0)
+    classifier = strong_classifier("bert")
+    batch = example_batch(classifier)
+    explain = IMPORTANCE_MEASURES["x-grad-signed"].explain
+    expected = explain(classifier, batch, batch.labels, 0)
+    once = len(laid_out)
+    with classifier.weights_stand_still():
+        for _ in range(3):
+            torch.testing.assert_close(explain(classifier, batch, batch.labels, 0), expected, atol=1e-6, rtol=1e-5)
+        assert len(laid_out) == 2 * once
+    with torch.no_grad():
+        classifier.model.classifier.weight.mul_(2)
+        classifier.model.classifier.bias.mul_(2)
+    doubled = explain(classifier, batch, batch.labels, 0)
+    torch.testing.assert_close(doubled, 2 * expected, atol=1e-5, rtol=1e-4)
+    assert len(laid_out) == 3 * once

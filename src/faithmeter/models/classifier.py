@@ -31,6 +31,7 @@ from faithmeter.models.checkpoint import (
 )
 from faithmeter.models.fast.choice import FORWARD, LINEAR_LAYERS, WARM_UP, Choice, Way, timed
 from faithmeter.models.fast.first_layer import shared_first_layer
+from faithmeter.models.fast.fused_linear import Kept
 from faithmeter.models.fast.options import PassOptions
 from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_read
 from faithmeter.models.lora import Lora, add_lora, save_adapter
@@ -99,6 +100,7 @@ class Classifier:
         self.max_length = min(max_length, self.limit)
         self.tokens_per_batch, self.memory = tokens_per_batch, MemoryLimit()
         self.choice = Choice(model, passes)
+        self._kept: Kept | None = None  # see `weights_stand_still`
         self.takes_type_ids = (
             "token_type_ids" in tokenizer.model_input_names
             and "token_type_ids" in inspect.signature(model.forward).parameters
@@ -155,8 +157,20 @@ class Classifier:
                 int(lengths.sum()),
                 lambda way, tokens: self._trial(kind, way, batch, rows[_middle(lengths, tokens)]),
             )
-        with LINEAR_LAYERS[self.choice.way(kind).linear_layers](self.model):
+        with LINEAR_LAYERS[self.choice.way(kind).linear_layers](self.model, self._kept):
             yield
+
+    @contextmanager
+    def weights_stand_still(self) -> Iterator[None]:
+        """Promise that no weight changes inside: what is laid out for linear layers is then kept between calls.
+
+        That takes up to twice the memory of the weights, until the end.
+        """
+        before, self._kept = self._kept, {}
+        try:
+            yield
+        finally:
+            self._kept = before
 
     def _trial(self, kind: str, way: Way, batch: Batch, rows: Tensor) -> float:
         """Return the seconds per token of passes of these rows in this way."""
@@ -176,7 +190,7 @@ class Classifier:
                 work(rows[index])
 
         state = torch.inference_mode() if kind == FORWARD else torch.inference_mode(False)
-        with explaining(self.model), LINEAR_LAYERS[way.linear_layers](self.model), state:
+        with explaining(self.model), LINEAR_LAYERS[way.linear_layers](self.model, None), state:
             work(first)
             return timed(all_rows) / int(lengths.sum())
 

@@ -487,7 +487,9 @@ def _measure_one(work: _Work, walk: Walk, known: "Known", reporter: Reporter, pa
         known.keep(one.name, number, watch.first if shared else None)
         return as_parquet(table)
 
-    with reporter.bar(name, len(rows)) as advance:
+    # a user's function may do what it likes with the model
+    still = work.classifier.weights_stand_still() if shared else nullcontext()
+    with still, reporter.bar(name, len(rows)) as advance:
         _shards(work.run, name).fill(
             _batches(work, rows),
             walked,

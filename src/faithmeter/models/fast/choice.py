@@ -26,7 +26,7 @@ from torch import nn
 from faithmeter import __version__
 from faithmeter.errors import InputError
 from faithmeter.files import cache_folder, write_json
-from faithmeter.models.fast.fused_linear import available, fused_linears
+from faithmeter.models.fast.fused_linear import Kept, available, fused_linears
 from faithmeter.models.fast.options import AUTO, PassOptions, pass_options
 
 log = logging.getLogger(__name__)
@@ -41,11 +41,11 @@ CLEARLY = 0.02  # what is measured must be better by so much to be preferred to 
 
 
 @contextmanager
-def _as_they_are(_model: nn.Module) -> Iterator[None]:
+def _as_they_are(_model: nn.Module, _kept: Kept | None = None) -> Iterator[None]:
     yield
 
 
-LINEAR_LAYERS: Mapping[str, Callable[[nn.Module], AbstractContextManager[None]]] = {
+LINEAR_LAYERS: Mapping[str, Callable[[nn.Module, Kept | None], AbstractContextManager[None]]] = {
     "onednn": fused_linears,
     "torch": _as_they_are,
 }

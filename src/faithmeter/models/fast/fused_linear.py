@@ -48,11 +48,12 @@ def _limit_stores() -> None:
 
 
 @contextmanager
-def fused_linears(model: nn.Module) -> Iterator[None]:
+def fused_linears(model: nn.Module, kept: "Kept | None" = None) -> Iterator[None]:
     """Let a model's linear layers run fused inside, and put them back as they were.
 
     Weights must not change inside. A layer whose weights ask for a gradient is computed by torch, as is one that
-    somebody listens to.
+    somebody listens to. What is laid out is `kept` for the next time, where it is given; then weights must not change
+    in between either.
     """
     changed: list[nn.Module] = []
     try:
@@ -61,7 +62,7 @@ def fused_linears(model: nn.Module) -> Iterator[None]:
                 change = _fused(module)
                 # of the instance, and taken away again: the class and every other model of it stay as they are
                 if change is not None and not touched(module):
-                    module.forward = change
+                    module.forward = change if kept is None else kept.setdefault(module, change)
                     changed.append(module)
         yield
     finally:
@@ -112,6 +113,9 @@ class Fused:
 
     def _after(self, found: Tensor) -> Tensor:
         return gelu(found) if self.after == "gelu" else found
+
+
+Kept = dict[nn.Module, Fused]  # layers whose weights stand still, with what is laid out of them
 
 
 class _Product(torch.autograd.Function):
