@@ -80,7 +80,7 @@ def test_a_class_that_there_is_not_is_refused_in_words():
 def test_an_empty_text_is_explained_by_nothing():
     (found,) = explain_texts(random_classifier("bert"), [""], measure=as_measure("loo-signed"))
     assert found.tokens == found.words == ()
-    assert found.acu == 0
+    assert found.acu == pytest.approx(0, abs=1e-8)  # predictions of other batches differ in their last digits
     assert found.racu is None
 
 
