@@ -10,6 +10,7 @@ import shutil
 import numpy as np
 import pyarrow.parquet
 import pytest
+import scipy
 import torch
 import transformers
 from conftest import made_once, word_pieces
@@ -35,6 +36,7 @@ from faithmeter import (
 from faithmeter.errors import InputError
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.behaviour import all_masked
+from faithmeter.in_distribution.limits import EXCESS_ALLOWED
 from faithmeter.measuring.curves import masking_walk
 from faithmeter.progress import Silent
 from faithmeter.runs.measurements import read_measurement
@@ -141,6 +143,9 @@ def test_the_loss_with_everything_masked_is_worked_by_hand(labels_run, number_ru
             own, blind = ((given - gold)[:, 0] ** 2 / (2 * trained.var()) for given in (logits, trained.mean()))
         found = all_masked(classifier, test, splits.train["label"], run.config.metric)
         assert found.excess_loss == pytest.approx((own - blind).mean(), abs=1e-6)
+        if path == number_run:  # a little worse than the mean is allowed, however many texts show it
+            expected = scipy.stats.ttest_1samp(own - blind, EXCESS_ALLOWED, alternative="greater").pvalue
+            assert found.p_value == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_number_far_from_0_is_learnt_because_the_head_begins_at_its_mean(tmp_path, write):

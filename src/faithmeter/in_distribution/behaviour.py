@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -17,8 +18,8 @@ from torch import Tensor
 from faithmeter.data.batch import Encoded
 from faithmeter.in_distribution.limits import EXCESS_ALLOWED
 from faithmeter.models.classifier import Classifier
-from faithmeter.performance import below_majority_p_value, majority_performance, performance
-from faithmeter.problems import CLASSES, LABELS, Problem
+from faithmeter.performance import Floats, Gold, below_majority_p_value, majority_performance, performance
+from faithmeter.problems import CLASSES, LABELS, NUMBER, Problem
 from faithmeter.statistics import LEVEL, mean_interval
 
 
@@ -64,6 +65,23 @@ def _blind_losses(
     return problem.loss(torch.from_numpy(blind).expand_as(gold), gold, "none"), unit
 
 
+def _worse_p_value(
+    problem: Problem, metric: str, train_labels: ArrayLike, encoded: Encoded, predicted: Gold, excess: Floats
+) -> float:
+    """Return how often a model that does as well as the blind answer would do so badly by chance.
+
+    A class or a label can be answered exactly as training suggests. A number cannot: the mean is the best blind answer,
+    and every other is worse by a little, which many texts would show. So of a number it is tested (Student's t) whether
+    its excess loss is above what is allowed.
+    """
+    if problem.name != NUMBER:
+        return below_majority_p_value(metric, train_labels, encoded.labels, predicted)
+    error = float(excess.std(ddof=1)) / len(excess) ** 0.5 if len(excess) > 1 else 0.0
+    if error == 0:
+        return float(excess.mean() <= EXCESS_ALLOWED)
+    return float(scipy.stats.t.sf((excess.mean() - EXCESS_ALLOWED) / error, len(excess) - 1))
+
+
 def all_masked(classifier: Classifier, encoded: Encoded, train_labels: ArrayLike, metric: str) -> AllMasked:
     """Return what a model does with texts of which every maskable token is masked: one pass of each."""
     logits = classifier.predict(encoded.masked_by(lambda _, maskable: maskable)).double().cpu()
@@ -75,7 +93,7 @@ def all_masked(classifier: Classifier, encoded: Encoded, train_labels: ArrayLike
         texts=len(encoded),
         performance=performance(metric, encoded.labels, predicted),
         majority=majority_performance(metric, train_labels, encoded.labels),
-        p_value=below_majority_p_value(metric, train_labels, encoded.labels, predicted),
+        p_value=_worse_p_value(problem, metric, train_labels, encoded, predicted, excess),
         excess_loss=float(excess.mean()),
         interval=mean_interval(excess, groups=encoded.sources()),
     )
