@@ -17,7 +17,6 @@ from faithmeter.data.splits import Splits, load_splits
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges.known_token import PLACES, known_token_splits, truth_of
 from faithmeter.judges.ranking import Columns, chance_of, ground_truth
-from faithmeter.judges.rationales import in_batch
 from faithmeter.models.classifier import Classifier
 from faithmeter.statistics import mean_interval
 from faithmeter.training.config import TrainingConfig
@@ -53,7 +52,7 @@ def judged(classifier: Classifier, encoded: Encoded, truth: np.ndarray, measure:
     for batch in encoded.batches(classifier.tokens_per_batch):
         targets = classifier.predict_with_features(batch)[0].argmax(dim=-1)
         importance = explain(classifier, batch, targets, seed)
-        parts.append(ground_truth(importance, batch.maskable, in_batch(encoded, truth, batch)))
+        parts.append(ground_truth(importance, batch.maskable, encoded.in_batch(truth, batch)))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -88,7 +87,7 @@ def main() -> None:
         print(f"\nPlace: {place}; strategy: {options.strategy}; accuracy on {len(test)} test sentences: {solved:.3f}\n")
         print("| measure | overlap | mean rank |\n|---|---|---|")
         whole = test.batch(range(len(test)))
-        chance = chance_of(whole.maskable, in_batch(test, truth, whole))
+        chance = chance_of(whole.maskable, test.in_batch(truth, whole))
         print(f"| (chance) | {chance['overlap'].mean():.3f} | {chance['mean_rank'].mean():.3f} |", flush=True)
         for measure in options.measures:
             found = judged(classifier, test, truth, measure, options.seed)
