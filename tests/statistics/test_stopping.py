@@ -187,4 +187,4 @@ def test_at_the_last_look_the_flips_that_passed_before_are_what_was_spent_before
     monkeypatch.setattr(stopping, "_bound", recorded)
     scores = np.random.default_rng(8).normal(size=(100, 4))
     assert decide(rounds_of(scores), dataclasses.replace(LOOKS, hopeless=0.0)).may_be_best.all()
-    assert counted[-1] == (19, pytest.approx(0.05))  # int(.05 · √.68 · 500) − 1
+    assert counted[-1] == (16, pytest.approx(0.0425))  # int(.0425 · √.68 · 500) − 1

@@ -19,6 +19,7 @@ from conftest import sentiment_rows
 from faithmeter import DataSpec, InputError, MeasureOptions, Run, TrainingOptions, check, measure, train
 from faithmeter.files import only_one
 from faithmeter.measuring import retraining as roar
+from faithmeter.models.fast.options import PassOptions, pass_options, use_pass_options
 from faithmeter.progress import Silent
 from faithmeter.runs.engines import one_thread, work_through
 from faithmeter.runs.ray_engine import RayCluster
@@ -260,6 +261,15 @@ def test_a_suite_that_was_begun_in_the_order_of_its_file_goes_on_in_it(tmp_path)
 
 
 HERE = os.getpid()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fixed_passes():
+    """Passes in one way, so that rows agree to the last bit: what is chosen by measuring changes their last digits."""
+    before = pass_options()
+    use_pass_options(PassOptions("torch", 1024))
+    yield
+    use_pass_options(before)
 
 
 def test_several_processes_measure_the_same_rows_as_one(tmp_path, monkeypatch):

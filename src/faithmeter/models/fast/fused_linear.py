@@ -62,7 +62,10 @@ def fused_linears(model: nn.Module, kept: "Kept | None" = None) -> Iterator[None
                 change = _fused(module)
                 # of the instance, and taken away again: the class and every other model of it stay as they are
                 if change is not None and not touched(module):
-                    module.forward = change if kept is None else kept.setdefault(module, change)
+                    if kept is not None:
+                        change = kept.setdefault(module, change)
+                        change.tokens = WORTH  # from the first pass on, so that no answer depends on what came before
+                    module.forward = change
                     changed.append(module)
         yield
     finally:
