@@ -24,7 +24,7 @@ def test_the_public_names_are_these():
     assert set(faithmeter.__all__) == {
         "IMPORTANCE_MEASURES", "AuditOptions", "Batch", "Classifier", "DataSpec",
         "EngineOptions", "ExplainOptions", "bench_suite",
-        "Explanation", "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions", "RoarRun",
+        "Explanation", "ImportanceMeasure", "InputError", "MaSF", "MeasureOptions", "Result", "RoarOptions",
         "Run", "Task", "TrainingOptions", "adopt", "as_run", "audit", "check",
         "SelectOptions", "select", "transfer", "attack", "explain",
         "explain_texts", "load_classifier", "measure",

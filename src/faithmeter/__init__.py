@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from faithmeter.studies.in_memory import as_run
     from faithmeter.studies.measure import MeasureOptions, measure
     from faithmeter.studies.report import report
-    from faithmeter.studies.roar.experiment import RoarRun
     from faithmeter.studies.roar.roar import RoarOptions, roar
     from faithmeter.studies.select import SelectOptions, select
     from faithmeter.studies.suite.suite import EngineOptions, bench_suite
@@ -50,7 +49,6 @@ __all__ = [
     "MeasureOptions",
     "Result",
     "RoarOptions",
-    "RoarRun",
     "Run",
     "SelectOptions",
     "Task",
@@ -94,7 +92,6 @@ _MODULES = {
     # these are the studies of the same names, which also take objects in memory
     "studies.in_memory": ("as_run", "audit", "check", "explain", "measure", "report"),
     "studies.measure": ("MeasureOptions",),
-    "studies.roar.experiment": ("RoarRun",),
     "studies.roar.roar": ("RoarOptions", "roar"),
     "studies.select": ("SelectOptions", "select"),
     "studies.suite.suite": ("EngineOptions", "bench_suite"),
