@@ -245,6 +245,20 @@ def test_the_best_absolute_measure_is_named_only_where_it_beats_random():
     assert said.endswith("Of the absolute measures, none was shown to beat random masking.")
 
 
+def test_the_noise_of_the_baseline_is_told_of_the_measure_to_use():
+    rows = [*rows_of(BEST), row("random_spread", 0.03, "random")]
+    assert sentences.baseline_in_words(rows).endswith("one draw varies by 0.030 in ACU (standard deviation).")
+    rows += [
+        row("baseline_share", 0.9, "beam"),
+        row("baseline_share", 0.4, "loo-signed"),
+        row("draws_needed", 31, "loo-signed"),
+    ]
+    assert sentences.baseline_in_words(rows).endswith(
+        "it is 40 % of the variance of loo-signed's ACU; with 31 draws (--random-runs) it would be less than a tenth."
+    )
+    assert "a single random draw" in sentences.baseline_in_words(rows_of(BEST))
+
+
 def test_no_rejected_measure_is_called_the_best_of_the_absolute_ones():
     areas = {"loo-signed": BEST["loo-signed"], "grad-l2": WORSE["grad-l2"], "ig-abs": (0.15, 0.1, 0.2, (0.2, 0.1, 0.3))}
     fall = [row("masked_performance", value, "loo-signed", at) for at, value in ((0.0, 1), (0.5, 0.02), (1.0, 0.2))]

@@ -288,13 +288,13 @@ def baseline_in_words(rows: Rows) -> str:
     if spread is None:
         return "The baseline is a single random draw, whose noise is unknown."
     varies = f"The baseline is the mean of random draws; one draw varies by {spread:.3f} in ACU (standard deviation)."
-    noisy = max(rows_of(rows, "baseline_share"), key=lambda row: row["value"], default=None)
-    if noisy is None:
+    best = best_accepted(rows) or most_faithful(rows)
+    share = find(rows, "baseline_share", best)["value"]
+    if share is None:
         return varies
-    draws = find(rows, "draws_needed", noisy["measure"])["value"]
+    draws = find(rows, "draws_needed", best)["value"]
     more = "" if draws is None else f"; with {draws:.0f} draws (--random-runs) it would be less than a tenth"
-    share = f"{100 * noisy['value']:.0f} % of the variance of {noisy['measure']}'s ACU"
-    return f"{varies} Intervals contain this noise: at most it is {share}{more}."
+    return f"{varies} Intervals contain this noise: it is {100 * share:.0f} % of the variance of {best}'s ACU{more}."
 
 
 def _points(acu: Row) -> str:
