@@ -4,8 +4,8 @@
     python benchmarks/search.py runs/study/sst2-masked-0 --rows 40    # after masked_performance.py
 
 The objective is beam search's own: the sum of logit(x) − logit(masked) over the sets on the way of an order. Sums over
-texts are compared, with BCa intervals over texts. Beam search is expensive, so what it found is kept in --cache and looked
-up there the next time. Printed as Markdown.
+texts are compared, with BCa intervals over texts. Beam search is expensive, so what it found is kept in --cache and
+looked up there the next time. Printed as Markdown.
 """
 
 import argparse
