@@ -27,6 +27,22 @@ def test_fused_layers_say_the_same_and_leave_no_trace(architecture, worth, monke
 
 
 @needs_onednn
+def test_layouts_that_are_kept_are_used_from_the_first_pass_so_that_no_answer_depends_on_those_before():
+    layer, kept = nn.Linear(8, 8), {}
+    few = torch.ones(1, 8)  # one token is not worth a layout that is thrown away afterwards
+    with torch.inference_mode():
+        with fused_linears(layer):
+            layer(few)
+            assert layer.forward.there is None
+        with fused_linears(layer, kept):
+            first = layer(few)
+        assert kept[layer].there is not None
+        with fused_linears(layer, kept):
+            layer(torch.ones(fused_linear.WORTH, 8))
+            assert torch.equal(layer(few), first)
+
+
+@needs_onednn
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_gradients_through_laid_out_weights_are_the_same_once_and_twice(architecture, monkeypatch):
     classifier = strong_classifier(architecture)
