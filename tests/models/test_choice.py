@@ -10,7 +10,7 @@ from importance.reference import example_batch, strong_classifier
 from faithmeter.errors import InputError
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.models.fast import choice, fused_linear
-from faithmeter.models.fast.choice import DEFAULT, FORWARD, GRADIENT, SHARE, STAGES, WARM_UP, Choice, Way
+from faithmeter.models.fast.choice import DEFAULT, FORWARD, GRADIENT, SHARE, STAGES, TRAINING, WARM_UP, Choice, Way
 from faithmeter.models.fast.fused_linear import available
 from faithmeter.models.fast.options import PassOptions, pass_options, use_pass_options
 from faithmeter.runs import engines
@@ -106,6 +106,20 @@ def test_short_work_is_not_measured_and_more_tokens_are_tried_only_where_more_ha
     chosen.count(FORWARD, 10**5, seconds)
     assert {way.tokens for way, _ in tried} == {512, 1024, 2048}
     assert chosen.way(FORWARD).tokens == 1024
+
+
+@needs_onednn
+def test_long_work_is_settled_before_it_begins_and_short_work_is_not_measured(folder):
+    model, tried = linear_model(), []
+    seconds = seconds_by({"onednn": 2.0, "torch": 1.0}, {}, tried)
+    enough = int(STAGES[0].cost / SHARE)
+    assert Choice(model).settle(TRAINING, enough - 1, seconds) == DEFAULT.linear_layers
+    assert not tried
+    assert Choice(model).settle(TRAINING, enough, seconds) == "torch"
+    assert tried
+    again = Choice(model)
+    assert again.settle(TRAINING, enough, lambda *_: pytest.fail("measured again")) == "torch"
+    assert again.way(FORWARD) == DEFAULT  # which has its own trials
 
 
 @needs_onednn

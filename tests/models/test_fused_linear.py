@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.functional import linear
 
 from faithmeter.models.fast import fused_linear
-from faithmeter.models.fast.fused_linear import available, fused_linears
-from faithmeter.models.temporary import evaluating, explaining
+from faithmeter.models.fast.fused_linear import available, fused_linears, trained_linears
+from faithmeter.models.temporary import evaluating, explaining, twice_differentiable
 
 needs_onednn = pytest.mark.skipif(not available(), reason="this build of torch has no oneDNN")
 
@@ -112,3 +112,51 @@ def test_layers_are_fused_only_where_nobody_listens():
         assert heard
         found = layer.output.dense(torch.randn(2, 3, 64).requires_grad_())
         assert found.requires_grad
+
+
+@needs_onednn
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_training_by_onednn_has_the_same_gradients_of_weights_once_and_twice(architecture, monkeypatch):
+    monkeypatch.setattr(fused_linear, "LARGE", 0)  # or weights as small as these would be left to torch
+    classifier = strong_classifier(architecture)
+    batch = example_batch(classifier, pairs=True, masked=True)
+    model = classifier.model
+    learnt = {name: one for name, one in model.named_parameters() if one.requires_grad}
+
+    def gradients():
+        point = classifier.embed(batch).requires_grad_()
+        with evaluating(model), twice_differentiable():
+            logits = classifier.logits_from(batch, point)
+        loss = torch.nn.functional.cross_entropy(logits, batch.labels)
+        first = torch.autograd.grad(loss, list(learnt.values()), create_graph=True, allow_unused=True)
+        (by_input,) = torch.autograd.grad(loss, point, create_graph=True)
+        second = torch.autograd.grad(by_input.square().sum(), list(learnt.values()), allow_unused=True)
+        return [each for each in (logits, *first, by_input, *second) if each is not None]
+
+    expected = gradients()
+    with trained_linears(model):
+        assert any("forward" in vars(module) for module in model.modules())
+        found = gradients()
+    assert not any("forward" in vars(module) for module in model.modules())
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
+
+
+@needs_onednn
+def test_trained_layers_follow_their_weights_and_leave_frozen_ones_without_gradient(monkeypatch):
+    monkeypatch.setattr(fused_linear, "LARGE", 0)
+    layer, states = nn.Linear(8, 4), torch.randn(2, 3, 8)
+    with trained_linears(layer):
+        assert "_Transposed" in layer(states).grad_fn.next_functions[0][0].name()
+        for _ in range(2):
+            torch.testing.assert_close(layer(states), linear(states, layer.weight, layer.bias))
+            layer.weight.data.mul_(2)
+        layer.weight.requires_grad_(False)
+        layer(states).sum().backward()
+        assert layer.weight.grad is None
+        torch.testing.assert_close(layer.bias.grad, torch.full((4,), 6.0))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert layer(states).dtype == torch.bfloat16  # which autocast sees to where torch computes it
+        monkeypatch.setattr(fused_linear, "LARGE", 33)
+        assert "_Transposed" not in layer(states).grad_fn.name()

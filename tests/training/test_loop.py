@@ -8,8 +8,13 @@ from conftest import WORDS, random_classifier, sentiment_rows
 
 from faithmeter.errors import InputError
 from faithmeter.masking import Purpose, random_stream
+from faithmeter.models.fast import fused_linear
+from faithmeter.models.fast.choice import TRAINED_LAYERS, Choice
+from faithmeter.models.fast.fused_linear import available
+from faithmeter.models.fast.options import PassOptions
 from faithmeter.models.from_scratch import small_classifier
 from faithmeter.progress import Silent
+from faithmeter.training import loop
 from faithmeter.training.checkpoint import load_weights
 from faithmeter.training.config import TrainingConfig
 from faithmeter.training.curriculum import mini_batches
@@ -168,6 +173,47 @@ def test_an_interrupted_training_ends_in_the_same_weights(tmp_path, make, batche
         return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
     assert untimed(outcome.history) == untimed(expected.history)
+
+
+@pytest.mark.skipif(not available(), reason="this build of torch has no oneDNN")
+@pytest.mark.parametrize("layers", ["torch", "onednn"])
+def test_a_training_keeps_the_linear_layers_it_began_with_and_trials_leave_no_trace(tmp_path, monkeypatch, layers):
+    monkeypatch.setenv("FAITHMETER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fused_linear, "LARGE", 0)  # or weights as small as these would be left to torch
+    config, used = replace(CONFIG, epochs=2), []
+    monkeypatch.setattr(loop, "TRAINED_LAYERS", {name: _noted(name, used) for name in TRAINED_LAYERS})
+
+    def bert(asked="auto"):
+        made = random_classifier("bert", classes=2)
+        made.choice = Choice(made.model, PassOptions(asked))
+        return made
+
+    forced = bert(layers)
+    run(forced, tmp_path / "forced", config)
+    assert set(used) == {layers}
+    monkeypatch.setattr("faithmeter.models.fast.choice.SHARE", 1e9)  # so that even this is measured
+    other = {"torch": "onednn", "onednn": "torch"}[layers]
+    monkeypatch.setattr(loop, "timed", lambda work: (work(), float(used[-1] == other))[1])
+    with pytest.raises(KeyboardInterrupt):
+        run(bert(), tmp_path / "broken", config, reporter=StopAt(20))
+    assert other in used  # it was tried
+    monkeypatch.setenv("FAITHMETER_CACHE", str(tmp_path / "another machine"))
+    monkeypatch.setattr(loop, "timed", lambda work: pytest.fail("measured again"))
+    used.clear()
+    resumed = bert()
+    run(resumed, tmp_path / "broken", config)
+    assert set(used) == {layers}
+    assert same(weights(forced), weights(resumed))
+
+
+def _noted(name, used):
+    @contextmanager
+    def layers(model):
+        used.append(name)
+        with TRAINED_LAYERS[name](model):
+            yield
+
+    return layers
 
 
 def test_an_interrupted_curriculum_ends_in_the_same_weights(tmp_path, monkeypatch):

@@ -21,13 +21,17 @@ from faithmeter.training.curriculum import Position
 
 @dataclass
 class State:
-    """The progress of a training: epochs done, optimiser steps in the decaying part, and one history row per epoch."""
+    """The progress of a training: epochs done, optimiser steps in the decaying part, and one history row per epoch.
+
+    `linear_layers` are those that it began with; others would end in other last digits.
+    """
 
     epoch: int = 0
     step: int = 0
     position: Position = field(default_factory=Position)
     best_epoch: int | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+    linear_layers: str | None = None
 
 
 def save(folder: Path, state: State, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -44,6 +48,7 @@ def save(folder: Path, state: State, model: torch.nn.Module, optimizer: torch.op
                 "stage_epochs": state.position.epochs,
                 "best_epoch": state.best_epoch,
                 "history": state.history,
+                "linear_layers": state.linear_layers,
             },
         )
     for epoch, old in _epochs(folder).items():
@@ -81,6 +86,7 @@ def load_latest(
         position=Position(stored["stage"], stored["stage_epochs"]),
         best_epoch=stored["best_epoch"],
         history=stored["history"],
+        linear_layers=stored.get("linear_layers", "torch"),  # which all trainings had before this was stored
     )
 
 

@@ -20,6 +20,8 @@ from faithmeter.data.batch import Encoded, Ints
 from faithmeter.errors import InputError
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
+from faithmeter.models.fast.choice import TRAINED_LAYERS, TRAINING, Way, is_available, timed
+from faithmeter.models.fast.options import AUTO
 from faithmeter.models.memory import free_memory, out_of_memory
 from faithmeter.performance import Gold, majority_p_value, majority_performance, performance
 from faithmeter.progress import Reporter, Silent
@@ -188,7 +190,8 @@ class _Training:
         # loss, right, unmasked, and each loss that is added
         totals = torch.zeros(3 + len(kinds), device=self.accelerator.device, dtype=torch.float64)
         self.model.train()
-        with self.reporter.bar(title, len(batches)) as advance:
+        layers = TRAINED_LAYERS[self._linear_layers()](self.classifier.model)
+        with self.reporter.bar(title, len(batches)) as advance, layers:
             for group in _groups(batches, config.accumulate):
                 self._set_learning_rate()
                 totals += self._add_gradients(shown, group, epoch, kinds)
@@ -208,6 +211,35 @@ class _Training:
             )
         accuracy = right / unmasked if unmasked else float("nan")
         return loss, accuracy, {kind: value / count for kind, value in zip(kinds, added, strict=True)}
+
+    def _linear_layers(self) -> str:
+        """Return the linear layers to train with: those asked for, those it began with, or those that trials choose."""
+        if self.accelerator.device.type != "cpu":
+            return "torch"
+        choice, state = self.classifier.choice, self.state
+        if choice.options.linear_layers != AUTO:
+            return choice.options.linear_layers
+        if state.linear_layers is None or not is_available(state.linear_layers):
+            planned = int(self.train.lengths.sum()) * self.config.epochs
+            state.linear_layers = choice.settle(TRAINING, planned, self._seconds_of_a_pass)
+        return state.linear_layers
+
+    def _seconds_of_a_pass(self, way: Way, tokens: int) -> float:
+        """Return the seconds per token of a pass and its way back; neither weights nor random numbers change."""
+        lengths = self.train.lengths
+        middle = np.argsort(lengths, kind="stable")[len(lengths) // 2 :]
+        rows = middle[: max(1, tokens // int(lengths[middle[0]]))]
+        batch = self.train.batch(rows)
+        learnt = [one for one in self.classifier.model.parameters() if one.requires_grad]
+
+        def work() -> None:
+            logits = self.classifier.logits(batch)
+            loss = self.classifier.problem.loss(logits, batch.labels, "sum")
+            torch.autograd.grad(loss, learnt, allow_unused=True)
+
+        with torch.random.fork_rng(devices=()), TRAINED_LAYERS[way.linear_layers](self.classifier.model):
+            work()
+            return timed(work) / int(lengths[rows].sum())
 
     def _add_gradients(self, shown: Encoded, group: Group, epoch: int, kinds: list[str]) -> Tensor:
         """Add up the gradients of an optimiser step, and return its sums: the loss, right, unmasked, and what is added.

@@ -26,12 +26,12 @@ from torch import nn
 from faithmeter import __version__
 from faithmeter.errors import InputError
 from faithmeter.files import cache_folder, write_json
-from faithmeter.models.fast.fused_linear import Kept, available, fused_linears
+from faithmeter.models.fast.fused_linear import Kept, available, fused_linears, trained_linears
 from faithmeter.models.fast.options import AUTO, PassOptions, pass_options
 
 log = logging.getLogger(__name__)
 
-FORWARD, GRADIENT = "forward", "gradient"  # the kinds of work; a pass and its way back have their own best
+FORWARD, GRADIENT, TRAINING = "forward", "gradient", "training"  # the kinds of work, which have their own best each
 SHARE = 0.02  # of all tokens that pass, for trials at most
 ROUNDS = 2  # of trials, in turn
 WARM_UP = 256  # tokens that pass before a trial: then weights are laid out, which is done once for many passes
@@ -47,6 +47,12 @@ def _as_they_are(_model: nn.Module, _kept: Kept | None = None) -> Iterator[None]
 
 LINEAR_LAYERS: Mapping[str, Callable[[nn.Module, Kept | None], AbstractContextManager[None]]] = {
     "onednn": fused_linears,
+    "torch": _as_they_are,
+}
+
+
+TRAINED_LAYERS: Mapping[str, Callable[[nn.Module], AbstractContextManager[None]]] = {
+    "onednn": trained_linears,
     "torch": _as_they_are,
 }
 
@@ -150,6 +156,15 @@ class Choice:
             self._try(kind, stage, seconds)
         self.passed[kind] += tokens
 
+    def settle(self, kind: str, planned: int, seconds: Seconds) -> str:
+        """Return the linear layers for work of so many tokens, chosen before it begins and kept to its end.
+
+        They are compared where the trials are at most `SHARE` of that work.
+        """
+        if self.way(kind).stage == 0 and STAGES[0].cost <= SHARE * planned:
+            self._try(kind, STAGES[0], seconds)
+        return self.way(kind).linear_layers
+
     def _try(self, kind: str, stage: Stage, seconds: Seconds) -> None:
         """Make the trials of one stage, and keep what they have shown."""
         now = self.way(kind)
@@ -242,7 +257,7 @@ def read_ways(file: Path) -> dict[str, Way]:
     """Return what a file says of each kind of work; nothing where there is no such file, or it is damaged."""
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))["ways"]
-        found = {kind: Way(**stored[kind]) for kind in (FORWARD, GRADIENT) if kind in stored}
+        found = {kind: Way(**stored[kind]) for kind in (FORWARD, GRADIENT, TRAINING) if kind in stored}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return {kind: way for kind, way in found.items() if _is_sound(way)}

@@ -1,13 +1,14 @@
-"""Linear layers by oneDNN where their weights stand still: on some processors faster than torch's own, see `choice`.
+"""Linear layers by oneDNN: on some processors faster than torch's own, see `choice`.
 
 torch copies the bias into the output first and goes over it once more for GELU; oneDNN adds both while the product is
-still in cache. And the weights are laid out for the product once, and not at every call; that takes as much memory
-again as they do, twice as much for gradients, and is given back at the end. The operators are those that torch's
-compiler emits for the same layers; where they are not there, nothing changes.
+still in cache. Where weights stand still, they are laid out for the product once, and not at every call; that takes as
+much memory again as they do, twice as much for gradients, and is given back at the end. Weights that are trained are
+multiplied as they are. The operators are those that torch's compiler emits for the same layers; where they are not
+there, nothing changes.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -55,16 +56,38 @@ def fused_linears(model: nn.Module, kept: "Kept | None" = None) -> Iterator[None
     somebody listens to. What is laid out is `kept` for the next time, where it is given; then weights must not change
     in between either.
     """
+
+    def forward(module: nn.Module) -> "Fused | None":
+        change = _fused(module)
+        if change is not None and kept is not None:
+            change = kept.setdefault(module, change)
+            change.tokens = WORTH  # from the first pass on, so that no answer depends on what came before
+        return change
+
+    with _exchanged(model, forward):
+        yield
+
+
+@contextmanager
+def trained_linears(model: nn.Module) -> Iterator[None]:
+    """Let a model's large linear layers run by oneDNN inside, weights and their gradients included.
+
+    Weights may change between passes. One that somebody listens to is computed by torch.
+    """
+    with _exchanged(model, lambda module: Trained(module) if type(module) is nn.Linear else None):
+        yield
+
+
+@contextmanager
+def _exchanged(model: nn.Module, forward: Callable[[nn.Module], "Forward | None"]) -> Iterator[None]:
+    """Exchange the forward method of the modules that have another."""
     changed: list[nn.Module] = []
     try:
         if available():
             for module in model.modules():
-                change = _fused(module)
+                change = forward(module)
                 # of the instance, and taken away again: the class and every other model of it stay as they are
                 if change is not None and not touched(module):
-                    if kept is not None:
-                        change = kept.setdefault(module, change)
-                        change.tokens = WORTH  # from the first pass on, so that no answer depends on what came before
                     module.forward = change
                     changed.append(module)
         yield
@@ -118,7 +141,24 @@ class Fused:
         return gelu(found) if self.after == "gelu" else found
 
 
+class Trained:
+    """The forward of one linear layer whose weights may ask for gradients, and may be others at the next call."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self.layer = layer
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Return the layer's output, by oneDNN where the layer is large and computes in 32 bits."""
+        weight, bias = self.layer.weight, self.layer.bias
+        plain = states.device.type == "cpu" and states.dtype == weight.dtype == torch.float32
+        if not plain or weight.numel() < LARGE or torch.is_autocast_enabled("cpu"):
+            return linear(states, weight, bias)
+        flat = _Transposed.apply(states.flatten(0, -2), weight, bias)
+        return flat.unflatten(0, states.shape[:-1])
+
+
 Kept = dict[nn.Module, Fused]  # layers whose weights stand still, with what is laid out of them
+Forward = Fused | Trained
 
 
 class _Product(torch.autograd.Function):
@@ -134,6 +174,27 @@ class _Product(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
         """Return the gradient of the states."""
         return _Product.apply(gradient.contiguous(), context.back, context.there, None), None, None, None
+
+
+class _Transposed(torch.autograd.Function):
+    """A Bᵀ + b, whose way back is two more such products: so it can be differentiated any times by each of them."""
+
+    @staticmethod
+    def forward(context: Any, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ANN401
+        """Return the product of (rows, inner) and (columns, inner)."""
+        context.save_for_backward(a, b)
+        return _product(a, b, bias, "none")
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # noqa: ANN401
+        """Return the gradients of what asks for one."""
+        a, b = context.saved_tensors
+        of_a, of_b, of_bias = context.needs_input_grad
+        return (
+            _Transposed.apply(gradient, b.T, None) if of_a else None,
+            _Transposed.apply(gradient.T, a.T, None) if of_b else None,
+            gradient.sum(dim=0) if of_bias else None,
+        )
 
 
 def _laid_out(weight: Tensor) -> Tensor:
