@@ -43,13 +43,14 @@ def test_layouts_that_are_kept_are_used_from_the_first_pass_so_that_no_answer_de
 
 
 @needs_onednn
+@pytest.mark.parametrize("worth", [0, 10**6], ids=["laid out", "as they are"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_gradients_through_laid_out_weights_are_the_same_once_and_twice(architecture, monkeypatch):
+def test_gradients_through_fused_layers_are_the_same_once_and_twice(architecture, worth, monkeypatch):
     classifier = strong_classifier(architecture)
     batch = example_batch(classifier, pairs=True, masked=True)
     direction = torch.randn(classifier.embed(batch).shape, generator=torch.manual_seed(0))
-    monkeypatch.setattr(fused_linear, "WORTH", 0)  # or so few tokens would leave the weights as they are
-    monkeypatch.setattr(fused_linear, "LARGE", 0)  # or so would weights as small as these
+    monkeypatch.setattr(fused_linear, "WORTH", worth)
+    monkeypatch.setattr(fused_linear, "LARGE", 0)  # or weights as small as these would be left to torch
 
     def gradients():
         point = classifier.embed(batch).requires_grad_()
@@ -148,7 +149,7 @@ def test_trained_layers_follow_their_weights_and_leave_frozen_ones_without_gradi
     monkeypatch.setattr(fused_linear, "LARGE", 0)
     layer, states = nn.Linear(8, 4), torch.randn(2, 3, 8)
     with trained_linears(layer):
-        assert "_Transposed" in layer(states).grad_fn.next_functions[0][0].name()
+        assert "_Transposed" in layer(states).grad_fn.next_functions[0][0].name()  # before its shape is as it was
         for _ in range(2):
             torch.testing.assert_close(layer(states), linear(states, layer.weight, layer.bias))
             layer.weight.data.mul_(2)
