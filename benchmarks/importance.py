@@ -1,6 +1,6 @@
 """Speed of importance measures against other libraries and hand-written loops, and of empirical CDFs; one core.
 
-    python benchmarks/importance.py                                  # everything: about an hour
+    python benchmarks/importance.py                                  # everything: about half an hour
     python benchmarks/importance.py --cases loo,x-grad --rounds 5    # some of it
 
 Each round runs every contestant once, in turn, and takes CPU time, so that a busy machine disturbs all alike. Printed
@@ -53,8 +53,8 @@ class Case:
 
 
 def few(texts: list[str]) -> list[str]:
-    """Return an eighth of the texts: for measures of 200 passes a text, and for large models."""
-    return texts[: -(-len(texts) // 8)]
+    """Return a sixth of the texts: for measures of 200 passes a text, and for large models."""
+    return texts[: -(-len(texts) // 6)]
 
 
 def joined(count: int) -> Callable[[list[str]], list[str]]:
@@ -261,7 +261,7 @@ def the_rest(classifier: Classifier, texts: list[str], rounds: int) -> dict[str,
 def main() -> None:
     """Print and store the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sentences", type=int, default=64, help="SST2 sentences to explain")
+    parser.add_argument("--sentences", type=int, default=24, help="SST2 sentences to explain")
     parser.add_argument("--rounds", type=int, default=3, help="rounds to take medians over")
     parser.add_argument(
         "--cases", help=f"some of: {'; '.join(CASES)}; separated by semicolons", default=";".join(CASES)
