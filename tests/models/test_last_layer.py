@@ -114,3 +114,11 @@ def test_packing_holds_every_row_once_within_the_budget(lengths, tokens):
     assert sorted(torch.cat(groups).tolist() if groups else []) == list(range(len(lengths)))
     for group in groups:
         assert len(group) == 1 or len(group) * max(lengths[i] for i in group.tolist()) <= tokens
+
+
+def test_packing_leaves_much_shorter_rows_to_another_pass_once_there_is_enough_for_one():
+    lengths = [44] * 4 + [25] * 8 + [12] * 11
+    groups = [sorted(group.tolist()) for group in packed(torch.tensor(lengths), 1024)]
+    assert groups == [list(range(4)), list(range(4, 12)), list(range(12, 23))]
+    assert len(list(packed(torch.tensor([44, 25, 12]), 1024))) == 1  # too few tokens for passes of their own
+    assert len(list(packed(torch.tensor([44] * 4 + [40] * 8), 1024))) == 1  # nearly alike

@@ -240,12 +240,16 @@ class Encoded:
             start += count
 
 
+ENOUGH = 128  # tokens of a pass: products of fewer rows are slower
+
+
 def packed(lengths: Tensor, tokens: int, *, alike: bool = False) -> Iterator[Tensor]:
     """Yield the indices of `lengths` in groups of like length, longest first, of at most `tokens` tokens with padding.
 
     Where a group is half full before the length changes, it ends there: a half-full pass costs less than one that pads
-    and must therefore mask its attention. A longer row is a group of its own. With `alike` a group ends wherever the
-    length changes, so that nothing is padded.
+    and must therefore mask its attention. Nor do rows join that would be padded by a third, once there is enough for a
+    pass. A longer row is a group of its own. With `alike` a group ends wherever the length changes, so that nothing is
+    padded.
     """
     order = torch.argsort(lengths, descending=True, stable=True)
     ordered = lengths[order].cpu().numpy()
@@ -253,8 +257,11 @@ def packed(lengths: Tensor, tokens: int, *, alike: bool = False) -> Iterator[Ten
     while start < len(ordered):
         longest = max(1, int(ordered[start]))
         end = min(len(ordered), start + max(1, tokens // longest))
-        same = int(np.searchsorted(-ordered[start:end], -ordered[start], side="right"))
+        same = int(np.searchsorted(-ordered[start:end], -longest, side="right"))
+        near = int(np.searchsorted(-ordered[start:end], -0.75 * longest, side="right"))
         if alike or 2 * same * longest >= tokens:
             end = start + same
+        elif near * longest >= ENOUGH:
+            end = start + near
         yield order[start:end]
         start = end
