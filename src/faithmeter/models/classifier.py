@@ -38,7 +38,8 @@ from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_rea
 from faithmeter.models.lora import Lora, add_lora, save_adapter
 from faithmeter.models.memory import MemoryLimit, finite
 from faithmeter.models.objects import quantised
-from faithmeter.models.padding import NOTE, padding_matters, usable_positions
+from faithmeter.models.padding import NOTE, padding_matters
+from faithmeter.models.positions import usable_positions
 from faithmeter.models.sources import cannot_load, model_source
 from faithmeter.models.special_tokens import give_missing_tokens, require_padding, require_words, stand_in_for_mask
 from faithmeter.models.temporary import (

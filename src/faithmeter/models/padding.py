@@ -17,11 +17,6 @@ from faithmeter.models.temporary import evaluating
 WORDS = (1, 5, 24)  # of the texts that are compared
 # share of the largest logit by which answers may differ: ten times what rounding does, more where numbers are short
 ROUNDING = {torch.float64: 1e-10, torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-# These count positions from the padding id on, so the last of `max_position_embeddings` cannot be used.
-POSITIONS_AFTER_PADDING = {
-    "camembert", "data2vec-text", "ibert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
-    "xlm-roberta-xl", "xmod",
-}  # fmt: skip
 NOTE = (
     "Padding changes the predictions of this model, so texts of different lengths are never batched together, which "
     "takes longer."
@@ -66,11 +61,3 @@ def _texts(tokenizer: transformers.PreTrainedTokenizerBase) -> list[str]:
     words = [word.strip("#\u2581\u0120") or "a" for word in known[:: max(1, len(known) // max(WORDS))]]
     words = (words or ["a"]) * max(WORDS)
     return [" ".join(words[:count]) for count in WORDS]
-
-
-def usable_positions(config: transformers.PretrainedConfig) -> int | None:
-    """Return how many tokens a model has positions for, where its config says so."""
-    positions: int | None = getattr(config, "max_position_embeddings", None) or None
-    if positions is not None and config.model_type in POSITIONS_AFTER_PADDING:
-        positions -= (config.pad_token_id or 0) + 1
-    return positions

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from faithmeter.errors import InputError
-from faithmeter.models.padding import usable_positions
+from faithmeter.models.positions import usable_positions
 from faithmeter.problems import CLASSES, LABELS, PROBLEMS
 
 MEAN, CLS = "mean", "cls"
