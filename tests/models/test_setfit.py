@@ -187,6 +187,7 @@ def louder():
         (lambda: SetFit(more=(Dense(),)).fit(LogisticRegression()), "a module Dense after its pooling"),
         (lambda: SetFit("t5").fit(LogisticRegression()), "a body of the kind t5-encoder-mean is not supported"),
         (lambda: SetFit().fit(SVC()), "The head is a SVC, and only"),
+        (lambda: changed(SetFit(), model_head=nn.Linear(32, 2)), "The head is a Linear, and only"),
         (lambda: SetFit().fit(RidgeClassifier()), "probabilities of the RidgeClassifier are not"),
         (lambda: SetFit().fit(ClassifierChain(LogisticRegression()), labels=3), "which all read the embedding alone"),
         (lambda: SetFit().fit(OneVsRestClassifier(LogisticRegression()), ("a", "b", "c")), "a sigmoid per label"),

@@ -134,6 +134,7 @@ def test_the_commands_ask_measure_and_audit_it(made, tmp_path, faithmeter):
     [
         (("--self-explanation", "--measure", "grad-l2"), "give --measure or --self-explanation, not both"),
         (("--question", "{text} {answer}"), "add --self-explanation"),
+        (("--new-tokens", 4), "add --self-explanation"),
         (("--self-explanation", "--question", "{text}"), "this one has no {answer}"),
         (("--self-explanation", "--target", "true"), "There is no target 'true'"),
         (("--self-explanation", "--new-tokens", 500), "more than the"),

@@ -21,9 +21,11 @@ def scores(
     ] = False,
     question: Annotated[
         str | None,
-        Option(help="How it is asked: slots {text}, {answer} and {context}.  [default: the run's template, and then]"),
+        Option(
+            help="How it is asked; slots {text}, {answer}, {context}.  [default: the run's prompt, then `Key words:`]"
+        ),
     ] = None,
-    new_tokens: Annotated[int, Option(min=1, help="Tokens that its answer has at most.")] = 32,
+    new_tokens: Annotated[int | None, Option(min=1, help="Tokens that its answer has at most.  [default: 32]")] = None,
     target: Annotated[
         str | None,
         Option(
@@ -40,18 +42,18 @@ def scores(
     """
     if self_explanation and measure is not None:
         raise InputError("A self-explanation is made by no measure: give --measure or --self-explanation, not both.")
-    if question is not None and not self_explanation:
-        raise InputError("Only a prompted model is asked a question: add --self-explanation.")
+    if (question or new_tokens) is not None and not self_explanation:
+        raise InputError("--question and --new-tokens are for a model that is asked: add --self-explanation.")
     refuse_early(run, measures=measure)
     load_libraries()
     from faithmeter.runs.run import Run
     from faithmeter.studies import scores as study
-    from faithmeter.studies.self_explanation import SelfExplanationOptions
+    from faithmeter.studies.self_explanation import NEW_TOKENS, SelfExplanationOptions
     from faithmeter.studies.self_explanation import self_explanation as asked
 
     if self_explanation:
         spelt = None if question is None else question.replace("\\n", "\n")
-        asking = SelfExplanationOptions(spelt, new_tokens, target or "predicted", rows, seed)
+        asking = SelfExplanationOptions(spelt, new_tokens or NEW_TOKENS, target or "predicted", rows, seed)
         written = asked(run, out, asking, reporter=terminal())
     else:
         options = study.ScoresOptions(measure or Run(run).measure_to_use, target or "gold", rows, seed)
