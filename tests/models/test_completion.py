@@ -110,3 +110,17 @@ def test_what_cannot_be_asked_is_refused():
         complete(classifier_of(), ["the film was great " * 30], NEW)
     with pytest.raises(InputError, match="A bert classifier writes no text"):
         complete(random_classifier("bert"), PROMPTS, NEW)
+
+
+def test_a_space_at_the_end_belongs_to_the_answer_and_added_tokens_are_never_written():
+    classifier = classifier_of()
+    expected = complete(classifier, PROMPTS, NEW)
+    assert complete(classifier, [f"{prompt} " for prompt in PROMPTS], NEW) == expected
+    known = classifier.model.config.known_tokens
+    assert classifier.mask_token_id >= known
+
+    def liking_masks(_, __, logits):
+        return torch.cat([logits[..., :known], torch.full_like(logits[..., known:], 1e3)], dim=-1)
+
+    classifier.model.language_model.get_output_embeddings().register_forward_hook(liking_masks)
+    assert complete(classifier, PROMPTS, NEW) == expected
