@@ -18,7 +18,7 @@ import torch
 import transformers
 from filelock import FileLock
 from matplotlib.figure import Figure
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from faithmeter import DataSpec, TrainingOptions, check, reports, train
 from faithmeter.cli import main as cli
@@ -232,6 +232,7 @@ def decoder_bpe() -> transformers.PreTrainedTokenizerFast:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
     backend.train_from_iterator(CORPUS, trainer)
+    backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=True)
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend, unk_token="<|endoftext|>", bos_token="<|endoftext|>", eos_token="<|endoftext|>",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from faithmeter.data.batch import Batch
+from faithmeter.errors import InputError
 from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.masking import STEPS
 from faithmeter.models.classifier import Classifier
@@ -30,6 +31,12 @@ from faithmeter.statistics.intervals import (
 TARGETS = ("gold", "predicted")  # the class whose logit is explained: the true one, or the model's answer
 NO_SCALE = 1e-12  # RACU has none where random masking costs less than this, which is rounding
 Floats = NDArray[np.float64]
+
+
+def require_target(target: str) -> None:
+    """Refuse a target that there is not."""
+    if target not in TARGETS:
+        raise InputError(f"There is no target {target!r}: choose {' or '.join(TARGETS)}.")
 
 
 def mask_most_important(batch: Batch, importance: Tensor, step: int, steps: int = STEPS) -> Tensor:

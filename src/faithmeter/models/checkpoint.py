@@ -17,7 +17,7 @@ from faithmeter.data.labels import nameless
 from faithmeter.errors import InputError
 from faithmeter.models.bilstm import BiLSTMForSequenceClassification
 from faithmeter.models.lora import base_of, classes_in, is_adapter, merged, require_base
-from faithmeter.models.sources import cannot_load, model_source
+from faithmeter.models.sources import cannot_load, model_source, require_no_pickled_head
 from faithmeter.models.t5 import ENCODERS, on_the_encoder
 from faithmeter.problems import CLASSES, LABELS, NUMBER, PROBLEMS, Problem, problem_in, says_nothing
 
@@ -198,6 +198,7 @@ def require_outputs(name: str, config: transformers.PretrainedConfig, labels: Se
     """Refuse a checkpoint that was not trained to answer that problem with these outputs, in this order."""
     own = outputs(config, problem)
     if own is None:
+        require_no_pickled_head(name)
         wanted = f", and not {problem.head}" if classifies(config) else ""
         raise InputError(
             f"{name} has {head_in_words(config)}{wanted}. Train it: `faithmeter train RUN --model "

@@ -15,7 +15,8 @@ import transformers
 from torch import Tensor
 
 import faithmeter.models.bilstm
-import faithmeter.models.prompted  # noqa: F401 (makes both known to transformers)
+import faithmeter.models.prompted
+import faithmeter.models.setfit  # noqa: F401 (makes these known to transformers)
 from faithmeter.data.batch import SPECIAL, Batch, Encoded, Texts, listed, packed
 from faithmeter.errors import InputError
 from faithmeter.models.checkpoint import (
@@ -38,6 +39,7 @@ from faithmeter.models.lora import Lora, add_lora, save_adapter
 from faithmeter.models.memory import MemoryLimit, finite
 from faithmeter.models.objects import quantised
 from faithmeter.models.padding import NOTE, padding_matters
+from faithmeter.models.positions import usable_positions
 from faithmeter.models.sources import cannot_load, model_source
 from faithmeter.models.special_tokens import give_missing_tokens, require_padding, require_words, stand_in_for_mask
 from faithmeter.models.temporary import (
@@ -54,11 +56,6 @@ from faithmeter.progress import yield_to_cancellation
 MAX_LENGTH = 512
 TOKENS_PER_BATCH = 8192
 AT_ONCE = 1000  # texts that are tokenised together
-# These count positions from the padding id on, so the last of `max_position_embeddings` cannot be used.
-POSITIONS_AFTER_PADDING = {
-    "camembert", "data2vec-text", "ibert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
-    "xlm-roberta-xl", "xmod",
-}  # fmt: skip
 
 
 class Classifier:
@@ -96,7 +93,7 @@ class Classifier:
         # the padding that the head of a decoder looks for is the model's own
         own = model.config.get_text_config().pad_token_id if where_read(model) == LAST else tokenizer.pad_token_id
         self.pad_token_id = int(own or 0)
-        self.limit = _usable_positions(model.config, tokenizer)  # what the model itself could read
+        self.limit = _limit(model.config, tokenizer)  # what the model itself could read
         self.max_length = min(max_length, self.limit)
         self.tokens_per_batch, self.memory = tokens_per_batch, MemoryLimit()
         self.choice = Choice(model, passes)
@@ -574,10 +571,8 @@ def _padded(batch: Batch) -> bool:
     return bool((batch.attention_mask.sum(dim=1) < batch.attention_mask.shape[1]).any())
 
 
-def _usable_positions(config: transformers.PretrainedConfig, tokenizer: transformers.PreTrainedTokenizerBase) -> int:
-    positions = getattr(config, "max_position_embeddings", None) or MAX_LENGTH
-    if config.model_type in POSITIONS_AFTER_PADDING:
-        positions -= (config.pad_token_id or 0) + 1
+def _limit(config: transformers.PretrainedConfig, tokenizer: transformers.PreTrainedTokenizerBase) -> int:
     # a tokenizer without a limit says 1e30; relative positions say -1
-    limits = [limit for limit in (positions, tokenizer.model_max_length) if limit and limit > 0]
+    positions = usable_positions(config) or MAX_LENGTH
+    limits = [limit for limit in (positions, tokenizer.model_max_length) if limit > 0]
     return int(min(limits, default=MAX_LENGTH))

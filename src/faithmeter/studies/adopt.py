@@ -11,7 +11,7 @@ from faithmeter.errors import InputError
 from faithmeter.files import new_folder
 from faithmeter.models.classifier import Classifier, head_of, load_classifier, outputs_of
 from faithmeter.models.from_scratch import FROM_SCRATCH
-from faithmeter.models.sources import absolute_model
+from faithmeter.models.sources import absolute_model, require_no_pickled_head
 from faithmeter.performance import require_metric
 from faithmeter.problems import PROBLEMS
 from faithmeter.progress import Reporter, Silent
@@ -104,6 +104,7 @@ def _outputs(path: Path, model: str, data: DataSpec, problem: str, max_length: i
     found = None if model in FROM_SCRATCH else outputs_of(model, problem)
     if found is not None:
         return found
+    require_no_pickled_head(model)
     other = None if model in FROM_SCRATCH else next((name for name in PROBLEMS if outputs_of(model, name)), None)
     if other is not None:
         raise InputError(

@@ -31,7 +31,7 @@ from faithmeter.importance.measure import ONCE, Explain, ImportanceMeasure, even
 from faithmeter.importance.table import IMPORTANCE_MEASURES, distinct
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.masking import STEPS, Purpose, random_stream
-from faithmeter.measuring.curves import TARGETS, held_by_the_most_important, masking_walk
+from faithmeter.measuring.curves import held_by_the_most_important, masking_walk, require_target
 from faithmeter.models.classifier import Classifier
 from faithmeter.problems import require_one_output
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
@@ -89,8 +89,7 @@ class MeasureOptions:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise InputError(f"There is no precision {self.dtype!r} to measure in: choose {' or '.join(DTYPES)}.")
-        if self.target not in TARGETS:
-            raise InputError(f"There is no target {self.target!r}: choose {' or '.join(TARGETS)}.")
+        require_target(self.target)
         if self.random_runs < 1:
             raise InputError("At least one random draw is needed as the baseline.")
         require_units(self.by, self.chunk)

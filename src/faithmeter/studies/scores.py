@@ -11,13 +11,14 @@ import pyarrow
 import torch
 from torch import Tensor
 
+from faithmeter.data.batch import Encoded, Ints
 from faithmeter.data.tables import Row
 from faithmeter.errors import InputError
 from faithmeter.files import write_bytes
 from faithmeter.importance.elsewhere import OF
 from faithmeter.importance.table import as_measure, distinct
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.measuring.curves import TARGETS
+from faithmeter.measuring.curves import require_target
 from faithmeter.models.classifier import Classifier
 from faithmeter.problems import require_one_output
 from faithmeter.progress import Reporter, Silent
@@ -39,8 +40,7 @@ class ScoresOptions:
 
     def __post_init__(self) -> None:
         as_measure(self.measure)
-        if self.target not in TARGETS:
-            raise InputError(f"There is no target {self.target!r}: choose {' or '.join(TARGETS)}.")
+        require_target(self.target)
 
 
 def scores(
@@ -51,15 +51,14 @@ def scores(
     The kind of file is that of its name: jsonl, csv or parquet.
     """
     run, out, options, reporter = Run(path), Path(out), options or ScoresOptions(), reporter or Silent()
-    if out.suffix not in KINDS:
-        raise InputError(f"{out}: name a file that ends in {', '.join(KINDS)}.")
+    require_kind(out)
     require_one_output(run.config.problem, "A file of scores")
     if options.target not in run.config.problem.explained:
         raise InputError(f"{run.config.problem.explained['gold']} Leave out --target.")
     classifier, split = run.classifier(), run.data().test
     (measure,) = distinct([options.measure], classifier)
     test = encode(classifier, split, "test", reporter)
-    chosen = random_stream(options.seed, Purpose.MEASURED_ROWS).permutation(len(test))[: options.rows]
+    chosen = chosen_rows(test, options.rows, options.seed)
     lines = dict[int, dict[str, Any]]()
     with reporter.bar(measure.name, len(chosen)) as advance:
         for batch in test.batches(TOKENS_AT_ONCE, chosen):  # as `measure` cuts them, so that the numbers are the same
@@ -71,8 +70,24 @@ def scores(
                 target = classifier.labels[int(targets[place])]
                 lines[row] = _line(classifier, split[row], row, target, batch.maskable[place], importance[place])
             advance(len(batch))
-    write_bytes(out, _as_file([lines[row] for row in chosen.tolist()], out.suffix))
+    store([lines[row] for row in chosen.tolist()], out)
     return out
+
+
+def require_kind(out: Path) -> None:
+    """Refuse a file of another kind than can be written."""
+    if out.suffix not in KINDS:
+        raise InputError(f"{out}: name a file that ends in {', '.join(KINDS)}.")
+
+
+def chosen_rows(test: Encoded, rows: int | None, seed: int) -> Ints:
+    """Return the rows that `measure` chooses with the same seed and number of texts."""
+    return random_stream(seed, Purpose.MEASURED_ROWS).permutation(len(test))[:rows]
+
+
+def store(lines: list[dict[str, Any]], out: Path) -> None:
+    """Write lines to a file of the kind that its name says."""
+    write_bytes(out, _as_file(lines, out.suffix))
 
 
 def _line(
