@@ -164,3 +164,8 @@ def test_words_that_are_the_same_or_empty_are_refused():
         classifier_of(Prompt(PROMPT.template, {"no": "good", "yes": " good"}))
     with pytest.raises(InputError, match="no word may be empty"):
         Prompt(PROMPT.template, {"no": " ", "yes": "good"})
+
+
+def test_what_fills_a_slot_is_not_filled_again():
+    prompt = Prompt("{text} / {context}: ", {"a": "x", "b": "y"})
+    assert prompt.filled("see {context}", "see {text}") == "see {context} / see {text}: "

@@ -51,7 +51,8 @@ class Prompt:
 
     def filled(self, text: str, context: str | None = None, label: str | None = None) -> str:
         """Return the prompt of one text, as a reader would see it; with a class, answered."""
-        found = self.template.replace(CONTEXT, context or "").replace(TEXT, text)
+        slots = {TEXT: text, CONTEXT: context or ""}  # at once: what fills one may look like the other
+        found = re.sub(r"\{text\}|\{context\}", lambda slot: slots[slot[0]], self.template)
         return found if label is None else found.rstrip(" ") + self.spelt(label)
 
     def spelt(self, label: str) -> str:
