@@ -45,6 +45,7 @@ class Purpose(IntEnum):
     DRIFT_MAP = 41
     SELECTED_ROWS = 51
     PROMPT_EXAMPLES = 61
+    UNIGRAMS = 71
 
 
 def random_stream(*keys: int) -> np.random.Generator:
