@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import ARCHITECTURES, MORE_ARCHITECTURES, PADDING_SENSITIVE, random_classifier
-from importance.reference import TARGETS, TEXTS, alone, example_batch, strong_classifierfrom tokenizers import processors
+from importance.reference import TARGETS, TEXTS, alone, example_batch, strong_classifier
+from tokenizers import processors
 
 from faithmeter.errors import InputError
 from faithmeter.importance.table import IMPORTANCE_MEASURES
