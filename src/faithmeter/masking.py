@@ -11,6 +11,7 @@ import numpy as np
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 STEPS = 10  # masking steps from 0 % to 100 %
+MASK = "mask"  # how tokens are removed unless another way is named: by the mask token
 
 
 class Purpose(IntEnum):

@@ -23,15 +23,13 @@ from torch import Tensor
 from faithmeter.data.batch import Batch, Encoded, Ints
 from faithmeter.errors import InputError
 from faithmeter.files import write_bytes
-from faithmeter.masking import Purpose, random_stream
+from faithmeter.masking import MASK, Purpose, random_stream
 from faithmeter.models.heads import LAST, where_read
 from faithmeter.models.padding import ROUNDING, probe_texts
 from faithmeter.models.temporary import evaluating
 
 if TYPE_CHECKING:
     from faithmeter.models.classifier import Classifier
-
-MASK = "mask"
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,8 @@ def _lacks_unigrams(classifier: Classifier) -> str | None:
 class Operator:
     """A way to remove tokens: what it `does`, which models it `fits`, and how it shows a batch to the model.
 
-    `lacks` says why it does not fit a model, or None. `closes_up` is true where texts become shorter.
+    `lacks` says why it does not fit a model, or None. `closes_up` is true where texts become shorter, and `counts`
+    where the frequencies of the training texts are needed (`Unigrams`).
     """
 
     name: str
@@ -150,6 +149,7 @@ class Operator:
     show: Callable[[Classifier, Batch], Shown]
     lacks: Callable[[Classifier], str | None] = lambda _: None
     closes_up: bool = False
+    counts: bool = False
 
 
 _TABLE = (
@@ -183,6 +183,7 @@ _TABLE = (
         "Models of a run, whose training texts are known.",
         _unigram,
         _lacks_unigrams,
+        counts=True,
     ),
 )
 OPERATORS: Mapping[str, Operator] = MappingProxyType({row.name: row for row in _TABLE})

@@ -1,8 +1,9 @@
 """The embeddings and the first layer's queries, keys and values, computed once for many maskings of the same texts.
 
 They look at each position by itself, so a position has two of each: those of its token and those of what is read where
-it is removed. Maskings choose between the two. That saves the lookup, a normalisation and a quarter of the first layer's products, and
-changes nothing but rounding. A model that is not in `READ_FIRST`, or that somebody has hooked into, is left alone.
+it is removed. Maskings choose between the two. That saves the lookup, a normalisation and a quarter of the first
+layer's products, and changes nothing but rounding. A model that is not in `READ_FIRST`, or that somebody has hooked
+into, is left alone.
 """
 
 from collections.abc import Iterator
