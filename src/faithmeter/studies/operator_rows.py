@@ -1,6 +1,7 @@
 """From measurements by several removal operators to result rows: how often measures win, and how alike they are ranked.
 
-Whether the answer changes with the way in which tokens are removed is the question of ICE (arXiv 2603.18579).
+Whether the answer changes with the way in which tokens are removed is the question of Basu and Chakraborty
+(2026).
 """
 
 import functools
