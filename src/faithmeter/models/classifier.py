@@ -16,7 +16,7 @@ from torch import Tensor
 
 import faithmeter.models.bilstm
 import faithmeter.models.prompted  # noqa: F401 (makes both known to transformers)
-from faithmeter.data.batch import SPECIAL, Batch, Encoded, Texts, listed, packed
+from faithmeter.data.batch import SPECIAL, Batch, Encoded, Shown, Texts, listed, packed
 from faithmeter.errors import InputError, require_choice
 from faithmeter.masking import MASK
 from faithmeter.models.checkpoint import (
@@ -38,7 +38,7 @@ from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_rea
 from faithmeter.models.lora import Lora, add_lora, save_adapter
 from faithmeter.models.memory import MemoryLimit, finite
 from faithmeter.models.objects import quantised
-from faithmeter.models.operators import OPERATORS, Shown, Unigrams, require_fits
+from faithmeter.models.operators import OPERATORS, Unigrams, require_fits
 from faithmeter.models.padding import NOTE, padding_matters
 from faithmeter.models.sources import cannot_load, model_source
 from faithmeter.models.special_tokens import give_missing_tokens, require_padding, require_words, stand_in_for_mask

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithmeter.data.batch import Batch
+from faithmeter.data.batch import Batch, Shown
 from faithmeter.models.fast.fused_linear import Fused
 from faithmeter.models.fast.last_layer import is_known
-from faithmeter.models.operators import Shown
 from faithmeter.models.temporary import exchanged_embeddings
 
 OFTEN = 8  # maskings per text from which on they are worth it
