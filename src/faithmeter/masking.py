@@ -11,6 +11,7 @@ import numpy as np
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 STEPS = 10  # masking steps from 0 % to 100 %
+MASK = "mask"  # how tokens are removed unless another way is named: by the mask token
 
 
 class Purpose(IntEnum):
@@ -45,6 +46,7 @@ class Purpose(IntEnum):
     DRIFT_MAP = 41
     SELECTED_ROWS = 51
     PROMPT_EXAMPLES = 61
+    UNIGRAMS = 71
 
 
 def random_stream(*keys: int) -> np.random.Generator:

@@ -30,6 +30,12 @@ def check(
         Path | None,
         Option(help="A file of texts from another domain (a table with a column `text`): how many are found?"),
     ] = None,
+    operator: Annotated[
+        str | None,
+        Option(
+            help=f"How tokens are removed: {either('models.operators.OPERATORS')}.  [default: as in training, or mask]"
+        ),
+    ] = None,
     run: RunOption = None,
     masked_before: MaskedBefore = False,
     max_length: MaxLength = None,
@@ -40,6 +46,8 @@ def check(
     """
     require_subject(subject, data, run, masked_before or max_length is not None)
     require_choice("form", form, names_in("studies.check.FORMS"))
+    if operator is not None:
+        require_choice("operator", operator, names_in("models.operators.OPERATORS"))
     if other is not None:
         from faithmeter.data.tables import require_table
 
@@ -52,6 +60,6 @@ def check(
     reporter = terminal()
     elsewhere = [] if other is None else texts_of(other)
     path = run_of(subject, data, run, masked_before, max_length, reporter)
-    verdicts = study.check(path, form=form, rows=rows, other=elsewhere, reporter=reporter)
-    words = study.in_words(path) if form == "calibrated" else None
-    print_check(verdicts, words, Run(path).results)
+    verdicts = study.check(path, form=form, rows=rows, other=elsewhere, operator=operator, reporter=reporter)
+    words = study.in_words(path, operator) if form == "calibrated" else None
+    print_check(verdicts, words, Run(path, operator).results)

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from faithmeter.cli.options import either, load_libraries, names_in, refuse_early
 from faithmeter.cli.printing import console, errors, print_explanation, terminal
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, require_choice
 
 
 def explain(
@@ -37,6 +37,12 @@ def explain(
     orders: Annotated[
         int, Option(help="Random orders to test each explanation against: 19 or more, or 0 for no test.")
     ] = 99,
+    operator: Annotated[
+        str | None,
+        Option(
+            help=f"How tokens are removed: {either('models.operators.OPERATORS')}.  [default: as in training, or mask]"
+        ),
+    ] = None,
     as_json: Annotated[bool, Option("--json", help="One JSON object per line, for machines.")] = False,
 ) -> None:
     """Explain texts: which words decided the prediction?
@@ -49,12 +55,17 @@ def explain(
     from faithmeter.runs.directory import settings_of
 
     options = ExplainOptions(target=target, by=by, chunk=chunk, orders=orders)
+    if operator is not None:
+        require_choice("operator", operator, names_in("models.operators.OPERATORS"))
     require_target(target, settings_of(run)["labels"])
     load_libraries()  # after all that can be refused without them
     from faithmeter.studies import explain as study
 
     reporter = terminal(errors if as_json else console)  # standard output has JSON only
-    for explanation in study.explain(run, texts, contexts, options, measure=measure, budget=budget, reporter=reporter):
+    found = study.explain(
+        run, texts, contexts, options, measure=measure, budget=budget, operator=operator, reporter=reporter
+    )
+    for explanation in found:
         if as_json:
             print(json.dumps(explanation.as_row(), ensure_ascii=False))
         else:

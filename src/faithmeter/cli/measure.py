@@ -18,9 +18,10 @@ from faithmeter.cli.options import (
     refuse_early,
     require_subject,
     run_of,
+    several,
 )
 from faithmeter.cli.printing import console, print_faithfulness, terminal
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, require_choice
 
 
 def measure(
@@ -60,6 +61,13 @@ def measure(
     dtype: Annotated[
         str, Option(help=f"What the model computes in: {either('studies.measure.DTYPES')}; 16 bits round more.")
     ] = "float32",
+    operators: Annotated[
+        str | None,
+        Option(
+            help=f"Ways to remove tokens, each measured: {several('models.operators.OPERATORS')}.  [default: as in "
+            "training, or mask]"
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         Option(min=1, help="Processes.  [default: one per core, at most 8, or per GPU; one under a minute]"),
@@ -77,6 +85,8 @@ def measure(
     for subject in subjects:
         require_subject(subject, data, run, masked_before or max_length is not None)
     refuse_early(measures=measures)
+    for operator in () if operators is None else names(operators):
+        require_choice("operator", operator, names_in("models.operators.OPERATORS"))
     load_libraries()
     from faithmeter.runs.repetitions import require_repetitions
     from faithmeter.runs.run import Run
@@ -97,6 +107,7 @@ def measure(
         until_certain=until_certain,
         scores=() if scores is None else names(scores),
         dtype=dtype,
+        operators=() if operators is None else names(operators),
     )
     paths = [run_of(subject, data, run, masked_before, max_length, reporter) for subject in subjects]
     if len(paths) > 1:  # before hours of work on what cannot be pooled
@@ -106,7 +117,11 @@ def measure(
         if len(paths) > 1:
             console.print(f"{path}:")
         measured.append(study.measure(path, options, workers=workers, reporter=reporter))
-        print_faithfulness(measured[-1].results)
-    if len(measured) > 1:
-        console.print(f"\nAll {len(measured)} runs together:")
-        print_faithfulness(pool(measured))
+        for operator in options.operators or (measured[-1].operator,):
+            if len(options.operators) > 1:
+                console.print(f"\nTokens removed by {operator}:")
+            print_faithfulness(measured[-1].by(operator).results)
+    for operator in (options.operators or (measured[0].operator,)) if len(measured) > 1 else ():
+        by = f", tokens removed by {operator}" if options.operators else ""
+        console.print(f"\nAll {len(measured)} runs together{by}:")
+        print_faithfulness(pool([one.by(operator) for one in measured]))

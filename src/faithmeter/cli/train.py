@@ -19,6 +19,7 @@ learning, robustness, adapting = (
 CHOICES = {
     "strategy": ("strategy", "training.strategy.STRATEGIES"),
     "validation": ("validation", "training.strategy.VALIDATIONS"),
+    "operator": ("operator", "models.operators.OPERATORS"),
     "optimizer": ("optimizer", "training.config.OPTIMIZERS"),
     "mixed_precision": ("precision", "training.config.PRECISIONS"),
 }
@@ -45,6 +46,10 @@ def train(
     validation: Annotated[
         str | None,
         Option(help=f"Split that selects the epoch: {either('training.strategy.VALIDATIONS')}.  [default: both]"),
+    ] = None,
+    operator: Annotated[
+        str | None,
+        Option(help=f"How masked tokens are removed: {either('models.operators.OPERATORS')}.  [default: mask]"),
     ] = None,
     epochs: Annotated[int | None, Option(help="Epochs.  [default: the task's]")] = None,
     optimizer: Annotated[

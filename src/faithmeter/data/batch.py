@@ -94,6 +94,35 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Shown(Batch):
+    """A batch as the model reads it: nothing is masked any more.
+
+    `zeroed` are the tokens whose word embedding is zero, None where there are none. Where tokens were deleted, `places`
+    says where each one stood among the `width` tokens before.
+    """
+
+    zeroed: Tensor | None = None
+    places: Tensor | None = None
+    width: int = 0
+
+    def forth(self, values: Tensor) -> Tensor:
+        """Return numbers of the tokens as given, (rows, tokens, ...), as those of the tokens that are read."""
+        return values if self.places is None else values.take_along_dim(self._index(values), dim=1)
+
+    def back(self, values: Tensor) -> Tensor:
+        """Return numbers of the tokens that are read as those of the tokens as given: 0 for what was deleted."""
+        if self.places is None:
+            return values
+        read = self.attention_mask.bool().view(*self.attention_mask.shape, *[1] * (values.ndim - 2))
+        empty = values.new_zeros(len(self), self.width, *values.shape[2:])
+        return empty.scatter(1, self._index(values).expand_as(values), values.masked_fill(~read, 0))
+
+    def _index(self, values: Tensor) -> Tensor:
+        assert self.places is not None
+        return self.places.view(*self.places.shape, *[1] * (values.ndim - 2))
+
+
+@dataclass(frozen=True)
 class Encoded:
     """A tokenised split. The rows lie end to end; row i is `[offsets[i], offsets[i + 1])` of each flat array.
 

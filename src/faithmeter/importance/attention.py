@@ -132,12 +132,13 @@ def _packed(
     with frozen(classifier.model), torch.inference_mode(False):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         importance = torch.zeros(batch.maskable.shape, device=classifier.device)
-        for rows in classifier.packed(batch.attention_mask.sum(dim=1)):
+        for rows in classifier.packed(classifier.lengths(batch)):
             part = batch.take(rows)
-            length = part.input_ids.shape[1]
-            said, found = classifier.memory.through(part, explain_part, rows, embeddings[rows, :length])
+            length, shown = part.input_ids.shape[1], classifier.shown(part)
+            point = shown.forth(embeddings[rows, :length])
+            said, found = classifier.memory.through(shown, explain_part, rows, point)
             logits[rows] = said if twice else said.detach()
-            importance[rows, :length] = (found if twice else found.detach()).float()
+            importance[rows, :length] = shown.back(found if twice else found.detach()).float()
     return logits, importance.masked_fill(~batch.maskable, 0.0)
 
 

@@ -51,7 +51,7 @@ def deep_lift_at(classifier: Classifier, batch: Batch, embeddings: Tensor, targe
     with explaining(classifier.model):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         importance = torch.zeros(batch.maskable.shape, device=classifier.device)
-        for rows in classifier.packed(batch.attention_mask.sum(dim=1)):
+        for rows in classifier.packed(classifier.lengths(batch)):
             part = batch.take(rows)
             length = part.input_ids.shape[1]
             point = embeddings[rows, :length]

@@ -87,7 +87,7 @@ def integrated_gradient_at(
 ) -> tuple[Tensor, Tensor]:
     """Return the logits and `integrated_gradient` at these embeddings, which are the end of its way."""
     start = baseline_embedding(classifier, baseline)
-    lengths = batch.attention_mask.sum(dim=1)
+    lengths = classifier.lengths(batch)
     # all steps of a text lie side by side, so that a pass holds few texts and no padding
     rows = torch.arange(len(batch), device=lengths.device).repeat_interleave(steps)
     step = torch.arange(1, steps + 1, device=lengths.device).repeat(len(batch))
@@ -107,7 +107,7 @@ def integrated_gradient_at(
 
 def _gradients(classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits and g: (rows, tokens, dimensions), 0 at padding."""
-    lengths = batch.attention_mask.sum(dim=1)
+    lengths = classifier.lengths(batch)
     with explaining(classifier.model), classifier.fast_layers(GRADIENT, batch):
         logits = torch.zeros(len(batch), classifier.model.config.num_labels, device=classifier.device)
         gradients = torch.zeros(embeddings.shape, device=classifier.device)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tokenizers
@@ -17,8 +17,9 @@ from torch import Tensor
 import faithmeter.models.bilstm
 import faithmeter.models.prompted
 import faithmeter.models.setfit  # noqa: F401 (makes these known to transformers)
-from faithmeter.data.batch import SPECIAL, Batch, Encoded, Texts, listed, packed
-from faithmeter.errors import InputError
+from faithmeter.data.batch import SPECIAL, Batch, Encoded, Shown, Texts, listed, packed
+from faithmeter.errors import InputError, require_choice
+from faithmeter.masking import MASK
 from faithmeter.models.checkpoint import (
     classifies,
     head_in_words,
@@ -38,6 +39,7 @@ from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_rea
 from faithmeter.models.lora import Lora, add_lora, save_adapter
 from faithmeter.models.memory import MemoryLimit, finite
 from faithmeter.models.objects import quantised
+from faithmeter.models.operators import OPERATORS, Unigrams, require_fits
 from faithmeter.models.padding import NOTE, padding_matters
 from faithmeter.models.positions import usable_positions
 from faithmeter.models.sources import cannot_load, model_source
@@ -107,6 +109,7 @@ class Classifier:
         # the cache of decoders is not needed here
         self.settings = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
         self.gradients = not quantised(model)
+        self.operator, self.unigrams = OPERATORS[MASK], cast(Unigrams | None, None)  # see `remove_by`
         self.both_texts = False  # whether the context of a pair is maskable like the text, as data may ask
         self.pads = True  # so that it can be tested whether it may
         self.pads = not padding_matters(
@@ -119,6 +122,27 @@ class Classifier:
     def mask_token_id(self) -> int:
         """The id that stands in for a masked token."""
         return int(self.tokenizer.mask_token_id)
+
+    def remove_by(self, name: str, unigrams: Unigrams | None = None) -> None:
+        """Let masked tokens be removed in the way of that name, a row of `OPERATORS`, from here on, in every pass."""
+        require_choice("operator", name, OPERATORS)
+        before = self.operator, self.unigrams
+        self.operator, self.unigrams = OPERATORS[name], unigrams
+        try:
+            require_fits(self, self.operator)
+        except InputError:
+            self.operator, self.unigrams = before
+            raise
+
+    def shown(self, batch: Batch) -> Shown:
+        """Return a batch as the model reads it: its masked tokens are removed as the operator does it."""
+        return batch if isinstance(batch, Shown) else self.operator.show(self, batch)
+
+    def lengths(self, batch: Batch, rows: Tensor | None = None, masked: Tensor | None = None) -> Tensor:
+        """Return how many tokens of each row go through the model; or of n maskings, as in `logits_of_masks`."""
+        read, masked = batch.attention_mask.bool(), batch.masked if masked is None else masked
+        read = read if rows is None else read[rows]
+        return (read & ~masked if self.operator.closes_up else read).sum(dim=1)
 
     @property
     def device(self) -> torch.device:
@@ -276,13 +300,18 @@ class Classifier:
         `model` is this classifier's model in another wrapping, as a training on several devices has it.
         """
         asked = model or self.model
-        return self._apart(batch, lambda part: (asked(**self._inputs(part)).logits.float(),))[0]
+
+        def look(part: Shown) -> tuple[Tensor]:
+            with exchanged_embeddings(self.model, None, part.zeroed):
+                return (asked(**self._inputs(part)).logits.float(),)
+
+        return self._apart(self.shown(batch), look)[0]
 
     def packed(self, lengths: Tensor, tokens: int | None = None) -> Iterator[Tensor]:
         """Yield the indices of rows in groups that go through the model together, see `packed` of `batch`."""
         return packed(lengths, self.tokens_per_pass if tokens is None else tokens, alike=not self.pads)
 
-    def _apart(self, batch: Batch, look: Callable[..., tuple[Tensor, ...]], *more: Tensor) -> tuple[Tensor, ...]:
+    def _apart(self, batch: Shown, look: Callable[..., tuple[Tensor, ...]], *more: Tensor) -> tuple[Tensor, ...]:
         """Return the result of `look` for a batch, one line per row, without padding if padding would change it.
 
         `look` is given rows of the batch and the same rows and tokens of each of `more`.
@@ -306,11 +335,11 @@ class Classifier:
         (as the first layer receives it) and in the output of each layer. Padding and other rows do not enter.
         """
         with heard_for_once(self.model):
-            logits, features = self._apart(batch, self._logits_and_features)
+            logits, features = self._apart(self.shown(batch), self._logits_and_features)
         return logits, features
 
-    def _logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        output = self.model(**self._inputs(batch), output_hidden_states=True)
+    def _logits_and_features(self, batch: Shown) -> tuple[Tensor, Tensor]:
+        output = self._output(batch, None, output_hidden_states=True)
         ignored = (batch.attention_mask == 0)[..., None]
         tokens = ignored.shape[1]  # some models pad to whole attention windows
         attended = batch.attention_mask.sum(dim=1, keepdim=True)
@@ -321,22 +350,23 @@ class Classifier:
         return output.logits.float(), torch.stack(pooled, dim=1)
 
     def logits_and_attentions(self, batch: Batch, embeddings: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        """Return the logits and, of each layer, the (rows, heads, queries, tokens) attention.
+        """Return the logits and, of each layer, the (rows, heads, queries, tokens) attention of the batch as `shown`.
 
         `embeddings` stand in for the word embeddings, as in `logits_from`. The fast implementations of attention never
         write it down, so the pass is made with the plain one. BiLSTM-attention has one layer, head and query.
         """
-        if not self.pads and _padded(batch):
+        shown = self.shown(batch)
+        if not self.pads and _padded(shown):
             raise InputError(f"{NOTE} Its attention can be read from texts of one length at a time only.")
         with eager_attention(self.model):
-            output = self._output(batch, embeddings, output_attentions=True)
+            output = self._output(shown, embeddings, output_attentions=True)
         if not output.attentions:
             kind = self.model.config.model_type
             raise InputError(f"A {kind} model does not show its attention: choose another importance measure.")
         return output.logits.float(), list(output.attentions)
 
-    def _output(self, batch: Batch, embeddings: Tensor | None, **asked: bool) -> Any:  # noqa: ANN401 (the model's own)
-        with exchanged_embeddings(self.model, embeddings):
+    def _output(self, batch: Shown, embeddings: Tensor | None, **asked: bool) -> Any:  # noqa: ANN401 (the model's own)
+        with exchanged_embeddings(self.model, embeddings, batch.zeroed):
             return self.model(**self._inputs(batch), **asked)
 
     def predict_with_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -347,14 +377,14 @@ class Classifier:
             logits, features = self.memory.through(batch, self.logits_and_features)
         return finite(logits, batch).cpu(), features.cpu()
 
-    def _inputs(self, batch: Batch) -> dict[str, Any]:
+    def _inputs(self, batch: Shown) -> dict[str, Any]:
         types = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
-        ids = batch.masked_ids(self.mask_token_id)
-        return {"input_ids": ids, "attention_mask": batch.attention_mask, **types, **self.settings}
+        return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, **types, **self.settings}
 
     def read_weights(self, batch: Batch) -> Tensor:
         """Return the (rows, tokens) share of each position in what the head reads: first, last or mean of all."""
-        return read_weights(self.model, batch)
+        shown = self.shown(batch)
+        return shown.back(read_weights(self.model, shown))
 
     def representations(self, batch: Batch, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
         """Return the (rows, dimensions) that the head reads, and MaSF's features if asked for; eval mode, the CPU."""
@@ -368,7 +398,7 @@ class Classifier:
             return heard[0], finite(found[0], part), *found[1:]
 
         def look_apart(part: Batch) -> tuple[Tensor, ...]:
-            return tuple(one.cpu() for one in self._apart(part, look))
+            return tuple(one.cpu() for one in self._apart(self.shown(part), look))
 
         with state, self.fast_layers(FORWARD, batch), torch.inference_mode():
             heard, _, *found = self.memory.through(batch, look_apart)
@@ -385,10 +415,17 @@ class Classifier:
     def embed(self, batch: Batch) -> Tensor:
         """Return the (rows, tokens, dimensions) word embeddings of a batch, with its masked tokens masked.
 
-        They are what the lookup alone gives: before positions, types and normalisation are added.
+        They are what the lookup alone gives: before positions, types and normalisation are added. Those of tokens that
+        are not read at all are 0.
         """
         with torch.no_grad():
-            return self.model.get_input_embeddings()(batch.masked_ids(self.mask_token_id))
+            return self.looked_up(batch)
+
+    def looked_up(self, batch: Batch) -> Tensor:
+        """Return the same with what the weights have to learn from it."""
+        shown = self.shown(batch)
+        found: Tensor = self.model.get_input_embeddings()(shown.input_ids)
+        return shown.back(found if shown.zeroed is None else found.masked_fill(shown.zeroed[..., None], 0))
 
     def logits_from(self, batch: Batch, embeddings: Tensor) -> Tensor:
         """Return the logits of a batch as if its word embeddings were `embeddings`.
@@ -396,7 +433,12 @@ class Classifier:
         The model is called with its ids as ever, and the output of its lookup is exchanged: positions, padding and
         whatever else an architecture reads from ids stay as they are, which `inputs_embeds` does not promise.
         """
-        return self._apart(batch, lambda part, few: (self._output(part, few).logits.float(),), embeddings)[0]
+        shown = self.shown(batch)
+
+        def look(part: Shown, few: Tensor) -> tuple[Tensor]:
+            return (self._output(part, few).logits.float(),)
+
+        return self._apart(shown, look, shown.forth(embeddings))[0]
 
     def logits_and_gradients(self, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits at those embeddings, and d logit[target] / d embedding, shaped as they are.
@@ -425,10 +467,12 @@ class Classifier:
         Maskings of all rows are packed together by length, so short texts fill a pass as well as long ones do.
         """
         logits = torch.zeros(len(rows), self.model.config.num_labels, device=self.device)
-        lengths = batch.attention_mask.sum(dim=1)[rows]
+        lengths = self.lengths(batch, rows, masked)
+        # where tokens keep their places, those that are removed are computed once, too
+        removed = None if self.operator.closes_up else self.shown(batch.with_masked(batch.attention_mask.bool()))
         with explaining(self.model), self.fast_layers(FORWARD, batch, rows), torch.inference_mode():
             maskings = len(rows) if self.pads else 0  # without padding, rows may change their places
-            with shared_first_layer(self.model, batch, maskings, self.mask_token_id) as first:
+            with shared_first_layer(self.model, batch, removed, maskings) as first:
 
                 def look(few: Batch, which: Tensor) -> tuple[Tensor]:
                     if first is not None:

@@ -34,7 +34,7 @@ def padding_matters(
     `encode` tokenises texts, and `ask` returns the logits of a batch as the model gives them. Rows of one length need
     no padding; a model that answers even those otherwise than one by one cannot be measured.
     """
-    encoded = encode(_texts(tokenizer))
+    encoded = encode(probe_texts(tokenizer))
     rows, classes = list(range(len(encoded))), model.config.num_labels
     with evaluating(model), torch.no_grad():
         alone = [ask(encoded.batch([row])) for row in rows]
@@ -55,7 +55,7 @@ def padding_matters(
     return float((together - each).abs().max()) > noise
 
 
-def _texts(tokenizer: transformers.PreTrainedTokenizerBase) -> list[str]:
+def probe_texts(tokenizer: transformers.PreTrainedTokenizerBase) -> list[str]:
     """Return a short, a longer and a long text of words that the tokenizer knows."""
     known = sorted(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens))
     words = [word.strip("#\u2581\u0120") or "a" for word in known[:: max(1, len(known) // max(WORDS))]]

@@ -26,14 +26,25 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def exchanged_embeddings(model: transformers.PreTrainedModel, embeddings: Tensor | None) -> Iterator[None]:
-    """Let the model's word lookup return `embeddings`, where they are given."""
-    if embeddings is None:
+def exchanged_embeddings(
+    model: transformers.PreTrainedModel, embeddings: Tensor | None, zeroed: Tensor | None = None
+) -> Iterator[None]:
+    """Let the model's word lookup return `embeddings`, where they are given, or else 0 for the `zeroed` tokens."""
+    # XLNet looks its words up with the tokens first and the rows second
+    given, zero = (
+        one.transpose(0, 1) if one is not None and model.config.model_type == "xlnet" else one
+        for one in (embeddings, zeroed)
+    )
+
+    def exchanged(_: object, __: object, found: Tensor) -> Tensor:
+        if given is not None:
+            return given
+        return found if zero is None else found.masked_fill(zero[..., None], 0)
+
+    if given is None and zero is None:
         yield
         return
-    # XLNet looks its words up with the tokens first and the rows second
-    given = embeddings.transpose(0, 1) if model.config.model_type == "xlnet" else embeddings
-    exchange = model.get_input_embeddings().register_forward_hook(lambda *_: given)
+    exchange = model.get_input_embeddings().register_forward_hook(exchanged)
     try:
         yield
     finally:

@@ -1,7 +1,9 @@
 """The model card, in the format of model hubs, with what was measured on the model."""
 
 from faithmeter.files import write_bytes
+from faithmeter.masking import MASK
 from faithmeter.models.lora import WEIGHTS
+from faithmeter.models.operators import OPERATORS
 from faithmeter.problems import CLASSES, LABELS, NUMBER
 from faithmeter.reports import sentences
 from faithmeter.reports.evidence import conclusion, evidence
@@ -83,7 +85,13 @@ def _what_it_is(config: RunConfig) -> str:
         f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}"
         + (f", with {' and '.join(how.robust)} training." if how.robust else ".")
         + (" It was taught its own answers to unmasked texts, and no labels." if how.own_answers else "")
+        + ("" if how.operator == MASK else f" Tokens were removed by {how.operator}: {_uncapitalised(how.operator)}")
     )
+
+
+def _uncapitalised(operator: str) -> str:
+    does = OPERATORS[operator].does
+    return does[0].lower() + does[1:]
 
 
 def _what_is_stored(run: Run) -> str:

@@ -1,7 +1,7 @@
 """The content of a report: sections of words, tables and figures, made from result rows, in no format yet."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from faithmeter.reports.audit import audit_sections
 from faithmeter.reports.comparison import Way, ways_section
 from faithmeter.reports.evidence import conclusion, evidence, worst_step
 from faithmeter.reports.figures import drawn
+from faithmeter.reports.operators import operator_sections
 from faithmeter.reports.parts import Example, Section, Table
 from faithmeter.reports.ranked import ranked_table
 from faithmeter.reports.select import select_sections
@@ -54,6 +55,7 @@ class Subject:
     examples: Sequence[Example] = ()
     about: Sequence[str] = ()  # what is explained and what is masked, in sentences
     points: Points | None = None  # the representations of masked texts
+    removals: Mapping[str, Rows] = field(default_factory=dict)  # the rows of each operator, the model's own first
 
 
 def sections(subjects: Sequence[Subject]) -> list[Section]:
@@ -134,6 +136,7 @@ def _of_subject(subject: Subject, prefix: str) -> list[Section]:
     if measures(rows):
         found += _measured(subject, prefix)
     found += _checked(subject, prefix)
+    found += operator_sections(subject.removals, prefix)
     found += audit_sections(rows, prefix, subject.points)
     found += select_sections(rows, prefix)
     found += attack_sections(rows, prefix)

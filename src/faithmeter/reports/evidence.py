@@ -15,6 +15,7 @@ from faithmeter.runs.results import (
     CHECKED_TEXTS,
     CLAIMED,
     MASKED,
+    OTHERWISE,
     PLAIN,
     POWER,
     TRAINED_ON_MASKS,
@@ -129,6 +130,7 @@ def _construction(rows: Rows) -> str | None:
     return {
         MASKED: "The model was fine-tuned on randomly masked texts, and the record of that training is complete.",
         PLAIN: "The model was fine-tuned without masked texts.",
+        OTHERWISE: "The model was fine-tuned on texts whose tokens were removed in another way than here.",
         CLAIMED: "Nothing. That the model was trained on masked texts is its owner's claim (--masked-before), not "
         "evidence.",
         None: None,

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NotRequired, TypedDict, cast
 
 from faithmeter.errors import nearest
+from faithmeter.masking import MASK
 from faithmeter.statistics import LEVEL, Array
 
 Bounds = tuple[float, float]
@@ -82,11 +83,14 @@ POWER = ("check_power_words", "check_power_shuffled", "check_power_other")
 # known by construction: whether, and by whose word, a model was trained on masks (the row's `detail`)
 TRAINED_ON_MASKS = "trained_on_masks"
 MASKED, PLAIN, CLAIMED, UNKNOWN = "masked", "plain", "claimed", "unknown"
+OTHERWISE = "otherwise"  # trained on removed tokens, but these are removed in another way
 # how a model behaves with everything masked: that it is worse than the class majority, and its excess confidence
 ALL_MASKED_P, ALL_MASKED_LOSS = BEHAVIOUR = ("all_masked_p_value", "all_masked_excess_loss")
 PER_RATIO = ("check_p_value", "check_simes_p_value", "check_share_atypical", "check_share_out_of_distribution")
 
 EXPLAINED_ONCE = "explained_once"
+# between ways to remove tokens: how often a measure wins by each, and how alike two of them rank the measures
+WIN_RATE, OPERATOR_RANKS = "win_rate", "operator_rank_correlation"
 
 _JUDGED = Kind("what a judge says", Pooling.STUDENT)
 _RETRAINED = {
@@ -142,6 +146,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         # only where some could be and are not, or are from elsewhere: then the detail is their file
         EXPLAINED_ONCE: Kind("whether a measure is not explained again on masked texts", Pooling.SMALLEST, SHARE),
         "sparsity": Kind("share of all importance in the top tokens", Pooling.MEAN, SHARE),
+        WIN_RATE: Kind("texts whose area is larger than by random removal", Pooling.STUDENT, SHARE, True),
+        # detail: the two operators
+        OPERATOR_RANKS: Kind("rank correlation of measures between two operators", Pooling.STUDENT, SIGNED),
         AGREEMENT: Kind("rank correlation of two judges", Pooling.STUDENT, SIGNED),
         ATTACK: Kind("what attacks on texts came to", Pooling.STUDENT),
         SELECT: Kind("performance on rationales alone", Pooling.STUDENT, more_is_better=True),
@@ -208,6 +215,7 @@ class Row(TypedDict):
     tokens: int | None
     detail: NotRequired[Any]  # str | None; rows of the first runs have none
     groups: NotRequired[int]  # only where texts are of groups
+    operator: NotRequired[str]  # only where tokens were not removed by the mask token
 
 
 Rows = Sequence[Row]
@@ -221,7 +229,8 @@ class Result:
     masked, None if not applicable; `n` the number of texts or runs; `measure` the importance measure; `low` and `high`
     a 95 % interval, over `over` (`seeds` or `observations`); `tokens` the number of masked tokens if counted instead of
     a ratio; `detail` identifies it within its kind and measure, such as the layer whose weights were replaced; `groups`
-    how many groups of texts (stories, authors) the interval is over, None where each text is independent of the others.
+    how many groups of texts (stories, authors) the interval is over, None where each text is independent of the others;
+    `operator` how tokens were removed, which a row says only where it was not by the mask token.
     """
 
     kind: str
@@ -237,6 +246,7 @@ class Result:
     tokens: int | None = None
     detail: str | None = None
     groups: int | None = None
+    operator: str = MASK
 
     def __post_init__(self) -> None:
         kind_of(self.kind)
@@ -246,6 +256,8 @@ class Result:
         row = {**asdict(self), "value": None if self.value != self.value else self.value}
         if self.groups is None:
             del row["groups"]
+        if self.operator == MASK:
+            del row["operator"]
         return cast(Row, row)
 
 
@@ -268,6 +280,11 @@ def rows_of(rows: Rows, kind: str, measure: str | None = None) -> list[Row]:
         for row in rows
         if row["kind"] == kind and row["value"] is not None and (measure is None or row["measure"] == measure)
     ]
+
+
+def operator_of(row: Row) -> str:
+    """Return how tokens were removed for a row; those of earlier versions know the mask token only."""
+    return row.get("operator", MASK)
 
 
 def key_of(row: Row) -> tuple[str, str | None, float | None, str | None]:

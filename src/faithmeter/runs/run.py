@@ -13,6 +13,8 @@ RUN/attacks.parquet   attacked test texts, one per line
 RUN/audit/            results of other judges per explanation, one folder per judge
 RUN/texts/            data that was in memory
 RUN/select/           explanations of every text, and predictions of models that read only rationales
+RUN/operators/        measurements with tokens removed in other ways, one folder per operator
+RUN/unigrams.safetensors  how often each token is in the training texts, where an operator draws from them
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -33,16 +35,19 @@ import torch
 
 from faithmeter.data.splits import DataSpec, load_splits
 from faithmeter.data.units import TOKEN
-from faithmeter.errors import InputError, first_line
+from faithmeter.errors import InputError, first_line, require_choice
 from faithmeter.files import new_folder, read_json, read_jsonl, require_whole, write_json, write_jsonl
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.in_distribution.masf import MaSF
+from faithmeter.masking import MASK
 from faithmeter.models.classifier import load_classifier
+from faithmeter.models.operators import OPERATORS, Unigrams
 from faithmeter.problems import problem_of
 from faithmeter.runs.directory import FORMAT, HALF_WRITTEN, refuse_existing, require_run, settings_of
 from faithmeter.runs.results import (
     CLAIMED,
     MASKED,
+    OTHERWISE,
     PLAIN,
     TRAINED_ON_MASKS,
     UNKNOWN,
@@ -51,6 +56,7 @@ from faithmeter.runs.results import (
     find,
     measures,
     most_faithful,
+    operator_of,
     rejected,
 )
 from faithmeter.training.config import TrainingConfig
@@ -59,6 +65,7 @@ from faithmeter.training.strategy import STRATEGIES
 if TYPE_CHECKING:
     import pandas
 
+    from faithmeter.data.batch import Encoded
     from faithmeter.data.splits import Splits
     from faithmeter.models.classifier import Classifier
     from faithmeter.problems import Problem
@@ -133,11 +140,49 @@ class RunConfig:
 
 
 class Run:
-    """A run directory. `Run.create` makes one, `Run(path)` opens one."""
+    """A run directory. `Run.create` makes one, `Run(path)` opens one.
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    `Run(path, operator)` is the same run where tokens are removed in another way than the model's own, which is the one
+    it was trained with, or the mask token. Its results and measurements are others; the model and its data are not.
+    """
+
+    def __init__(self, path: str | Path, operator: str | None = None) -> None:
+        self.path, self._operator = Path(path), operator
         require_run(self.path)
+        if operator is not None:
+            require_choice("operator", operator, OPERATORS)
+
+    @cached_property
+    def own_operator(self) -> str:
+        """How tokens were removed in the training of the model; by the mask token where none were."""
+        training = self._home.config.training
+        return MASK if training is None else training.operator
+
+    @property
+    def operator(self) -> str:
+        """How tokens are removed here."""
+        return self._operator or self.own_operator
+
+    def by(self, operator: str) -> Run:
+        """Return the run where tokens are removed in the way of that name."""
+        return type(self)(self.path, operator)
+
+    @property
+    def _folder(self) -> Path:
+        """Where what was measured with this operator is kept."""
+        return self.path if self.operator == self.own_operator else self.path / "operators" / self.operator
+
+    @property
+    def measured_operators(self) -> list[str]:
+        """The operators that measures were measured with: the run's own first, others in the order of the table."""
+        found = {operator_of(row) for row in self._stored_results if row["kind"] == "acu"}
+        return sorted(found, key=lambda name: (name != self.own_operator, list(OPERATORS).index(name)))
+
+    @property
+    def _home(self) -> Run:
+        """The run that trained the model, if it is still there; of a run on another domain that is another."""
+        home = self.config.reference
+        return Run(home) if home is not None and (Path(home) / "config.json").is_file() else self
 
     @classmethod
     def create(cls, path: str | Path, config: RunConfig) -> Run:
@@ -177,12 +222,12 @@ class Run:
     @property
     def measurements(self) -> Path:
         """What `measure` keeps of each batch, so that it can resume."""
-        return self.path / "measurements"
+        return self._folder / "measurements"
 
     @property
     def observations(self) -> Path:
         """The faithfulness of each explanation; there once `measure` is done."""
-        return self.path / "observations.parquet"
+        return self._folder / "observations.parquet"
 
     @property
     def attacks(self) -> Path:
@@ -235,11 +280,20 @@ class Run:
     @property
     def checked(self) -> bool:
         """Whether the run has a finished in-distribution test."""
-        return self.in_distribution_folder.is_dir() and any(row["kind"].startswith("check_") for row in self.results)
+        return self.in_distribution_folder.is_dir() and any(
+            row["kind"].startswith("check_") for row in self._stored_results
+        )
 
     def in_distribution_test(self) -> MaSF | None:
-        """Load the fitted in-distribution test; None where the run was not checked."""
-        return MaSF.load(self.in_distribution_folder) if self.checked else None
+        """Load the fitted in-distribution test; None where the run was not checked.
+
+        Texts whose tokens are removed in a way that was not learnt are compared with untouched ones: against their own
+        kind they would pass by construction. The paper's form cannot do that.
+        """
+        masf = MaSF.load(self.in_distribution_folder) if self.checked else None
+        if masf is None or self.operator == self.own_operator:
+            return masf
+        return None if masf.form == "paper" else masf.against_unmasked()
 
     @property
     def check_settings(self) -> dict[str, Any]:
@@ -263,7 +317,7 @@ class Run:
 
     def store_measurement_settings(self, settings: dict[str, Any]) -> None:
         """Keep what the run is measured with."""
-        self.measurements.mkdir(exist_ok=True)
+        self.measurements.mkdir(parents=True, exist_ok=True)
         write_json(self.measurements / "settings.json", settings)
 
     @property
@@ -288,8 +342,12 @@ class Run:
         return HELD.get(self.config.objects)
 
     def classifier(self) -> Classifier:
-        """Load the trained model, onto the device that `chosen_device` names; one that is held in memory as it is."""
+        """Load the trained model, onto the device that `chosen_device` names; one that is held in memory as it is.
+
+        It removes tokens as the run does.
+        """
         if self.held is not None:
+            self.held.remove_by(self.operator, self._counted(self.held))
             return self.held
         if not self.trained:
             raise InputError(f"The training of {self.path} is unfinished: `faithmeter train {self.path} --resume`.")
@@ -308,7 +366,27 @@ class Run:
         )
         classifier.both_texts = config.data.both_texts
         classifier.model.to(chosen_device())
+        classifier.remove_by(self.operator, self._counted(classifier))
         return classifier
+
+    def unigrams(self, train: Encoded) -> Unigrams | None:
+        """Count the tokens of the training texts and keep that, where the run's operator draws from them."""
+        if not OPERATORS[self.operator].counts:
+            return None
+        counted = Unigrams.of(train, self.config.seed)
+        counted.save(self.path / "unigrams.safetensors")
+        return counted
+
+    def _counted(self, classifier: Classifier) -> Unigrams | None:
+        """Return the counts, which are kept already or are made now."""
+        file = self.path / "unigrams.safetensors"
+        if not OPERATORS[self.operator].counts:
+            return None
+        if file.exists():
+            return Unigrams.load(require_whole(file, f"Remove {file}: it is made again."), self.config.seed)
+        train = self.data().train
+        contexts = train["context"] if "context" in train.column_names else None
+        return self.unigrams(classifier.encode(train["text"], contexts))
 
     def finish_training(self, classifier: Classifier, history: Iterable[dict[str, Any]]) -> None:
         """Store the trained model and the epochs' history, then remove the checkpoints."""
@@ -331,8 +409,8 @@ class Run:
 
     @property
     def results(self) -> list[Row]:
-        """Every result row: those stored, and what is known of the model by construction, which the config says."""
-        stored = self._stored_results
+        """Every result row, of this operator, and what is known of the model by construction, which the config says."""
+        stored = [row for row in self._stored_results if operator_of(row) == self.operator]
         known = Result(kind=TRAINED_ON_MASKS, value=float(self.masks == MASKED), metric="share", n=0, detail=self.masks)
         return [*stored, known.as_row()] if stored else []
 
@@ -340,15 +418,17 @@ class Run:
     def masks(self) -> str:
         """Whether the model was trained on masked texts, and who says so: MASKED, PLAIN, CLAIMED or UNKNOWN.
 
-        A run on another domain has its model from a run that may have trained it, if it is still there.
+        A run on another domain has its model from a run that may have trained it, if it is still there. Where tokens
+        are removed in another way than in its training, it is OTHERWISE.
         """
-        home = self.config.reference
-        trained = Run(home) if home is not None and (Path(home) / "config.json").is_file() else self
+        trained, own = self._home, self.operator == self.own_operator
         if trained.config.training is None:
-            return CLAIMED if trained.config.masked_before else UNKNOWN
+            return CLAIMED if trained.config.masked_before and own else UNKNOWN
         if not (trained.trained and trained.history):  # the record of the training is not complete
             return UNKNOWN
-        return MASKED if trained.config.knows_masks else PLAIN
+        if not trained.config.knows_masks:
+            return PLAIN
+        return MASKED if own else OTHERWISE
 
     @property
     def _stored_results(self) -> list[Row]:
@@ -359,10 +439,11 @@ class Run:
         )
 
     def frame(self) -> pandas.DataFrame:
-        """Return every result row as a table of pandas."""
+        """Return every result row, of every operator, as a table of pandas."""
         import pandas
 
-        return pandas.DataFrame(self.results)
+        others = [row for row in self._stored_results if operator_of(row) != self.operator]
+        return pandas.DataFrame([*self.results, *others])
 
     def ranking(self) -> pandas.DataFrame:
         """Return the importance measures, the one to use first and then by ACU, as a table of pandas."""
@@ -386,10 +467,11 @@ class Run:
         return most_faithful(rows, named) or most_faithful(rows, IMPORTANCE_MEASURES) or DEFAULT_MEASURE
 
     def store_results(self, kinds: Iterable[str], results: Iterable[Result]) -> None:
-        """Replace the result rows of these kinds."""
+        """Replace the result rows of these kinds, of this operator."""
         replaced = set(kinds)
-        kept = [row for row in self._stored_results if row["kind"] not in replaced]
-        write_jsonl(self.path / "results.jsonl", [*kept, *(result.as_row() for result in results)])
+        kept = [row for row in self._stored_results if row["kind"] not in replaced or operator_of(row) != self.operator]
+        new = (replace(result, operator=self.operator).as_row() for result in results)
+        write_jsonl(self.path / "results.jsonl", [*kept, *new])
 
 
 # A run or its directory; and, where a study is called as `faithmeter.STUDY`, objects in memory, of which

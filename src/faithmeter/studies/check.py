@@ -9,14 +9,16 @@ import numpy as np
 import torch
 
 from faithmeter.data.batch import Encoded
+from faithmeter.data.splits import Splits
 from faithmeter.errors import InputError, require_choice
 from faithmeter.files import damaged, is_done, new_folder, only_one, sum_of
 from faithmeter.in_distribution.behaviour import AllMasked, all_masked
 from faithmeter.in_distribution.masf import MaSF, fit_calibrated, fit_paper, masked_at_random, step_features
 from faithmeter.in_distribution.power import power
 from faithmeter.in_distribution.verdict import Verdict, dataset_verdict
-from faithmeter.masking import STEPS, Purpose, random_stream
+from faithmeter.masking import MASK, STEPS, Purpose, random_stream
 from faithmeter.models.classifier import Classifier
+from faithmeter.models.operators import OPERATORS
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports.card import store_card
 from faithmeter.reports.evidence import conclusion, evidence
@@ -48,17 +50,58 @@ def check(
     form: str = "calibrated",
     rows: int = ROWS,
     other: Sequence[str] = (),
+    operator: str | None = None,
     reporter: Reporter | None = None,
 ) -> list[Verdict]:
     """Fit MaSF on the run's validation split, store it with the run, and judge the randomly masked test split.
+
+    Tokens are removed as in the training of the model, or by the mask token. By another `operator` texts are judged
+    against untouched ones, with the same fitted test, which is fitted first if it is not there.
 
     At most `rows` validation texts are used, drawn at random: the stored test grows with them. What the test can find
     is stored beside what it found, also in `other` texts, of another domain, where there are any.
     """
     require_choice("form", form, FORMS)
-    run = opened(path)
+    run, reporter = opened(path), reporter or Silent()
     with only_one(run.path):
-        return _check(run, form, rows, other, reporter or Silent())
+        if operator in (None, run.own_operator):
+            return _check(run, form, rows, other, reporter)
+        if not run.checked:
+            _check(run, form, rows, other, reporter)
+        return _check_by(run.by(str(operator)), other, reporter)
+
+
+def _check_by(run: Run, other: Sequence[str], reporter: Reporter) -> list[Verdict]:
+    """Judge test texts whose tokens are removed at random in a way that the model did not learn."""
+    masf = run.in_distribution_test()
+    if masf is None:
+        raise InputError(
+            "The paper's form compares with masked texts, not with untouched ones: check with --form calibrated first."
+        )
+    classifier, splits = run.classifier(), run.data(reporter)
+    test = encode(classifier, splits.test, "test", reporter)
+    (verdicts,) = judge(classifier, [masf], test, seed=run.config.seed, reporter=reporter)
+    results = [result for verdict in verdicts for result in _results(verdict)]
+    run.store_results(KINDS, [*results, *_beside(run, classifier, masf, test, splits, other, reporter)])
+    return verdicts
+
+
+def _beside(
+    run: Run,
+    classifier: Classifier,
+    masf: MaSF,
+    test: Encoded,
+    splits: Splits,
+    other: Sequence[str],
+    reporter: Reporter,
+) -> list[Result]:
+    """Return what stands beside the verdicts: numbers of texts, what can be found, how the model behaves."""
+    config, texts = run.config, zip(CHECKED_TEXTS, (masf.rows, len(test)), strict=True)
+    results = [Result(kind=kind, value=count, metric="texts", n=count) for kind, count in texts]
+    if masf.form == "calibrated":
+        results += _power_results(classifier, masf, test, other, config.seed, reporter)
+        results += _behaviour_results(all_masked(classifier, test, splits.train["label"], config.metric))
+    return results
 
 
 def _check(run: Run, form: str, rows: int, other: Sequence[str], reporter: Reporter) -> list[Verdict]:
@@ -94,11 +137,7 @@ def _check(run: Run, form: str, rows: int, other: Sequence[str], reporter: Repor
     verdicts, *others = judge(classifier, [masf, *doubted], test, seed=config.seed, reporter=reporter)
     results = [result for verdict in verdicts for result in _results(verdict)]
     results += [result for unmasked in others for verdict in unmasked for result in _unmasked_results(verdict)]
-    texts = zip(CHECKED_TEXTS, (masf.rows, len(test)), strict=True)
-    results += [Result(kind=kind, value=count, metric="texts", n=count) for kind, count in texts]
-    if form == "calibrated":
-        results += _power_results(classifier, masf, test, other, config.seed, reporter)
-        results += _behaviour_results(all_masked(classifier, test, splits.train["label"], config.metric))
+    results += _beside(run, classifier, masf, test, splits, other, reporter)
     kinds = KINDS if form == "calibrated" else PER_RATIO[1:]  # the paper's form allows no verdict
     run.store_results(KINDS, [result for result in results if result.kind in kinds])
     store_card(run)
@@ -109,12 +148,13 @@ def _measure_anew(run: Run) -> str:
     return f"Remove {run.measurements} first, then check and measure again."
 
 
-def in_words(path: str | Path) -> str:
+def in_words(path: str | Path, operator: str | None = None) -> str:
     """Return whether masking may be trusted on a run, what that rests on, and what to do if not."""
-    run = Run(path)
+    run = Run(path, operator)
     rows = run.results
     lines = [f"{title}: {sentence}" for title, sentence in evidence(rows)]
-    return "\n".join([conclusion(rows, command_to_train_on(run)), *lines])
+    said = [] if run.operator == MASK else [f"Here a token is masked by {run.operator}. {OPERATORS[run.operator].does}"]
+    return "\n".join([*said, conclusion(rows, command_to_train_on(run)), *lines])
 
 
 def _of_the_reference(run: Run, form: str, rows: int, reporter: Reporter) -> MaSF:

@@ -29,17 +29,20 @@ def explain(
     *,
     measure: str | None = None,
     budget: float | None = None,
+    operator: str | None = None,
     reporter: Reporter | None = None,
 ) -> list[Explanation]:
     """Explain texts with a run's model; `measure` defaults to the run's most faithful one.
 
     A string is one text, explained as the only one of a list, with a string as its context where the model takes pairs.
-    With a `budget` of seconds per text, it is the most faithful one that fits into it (see `within_budget`).
+    With a `budget` of seconds per text, it is the most faithful one that fits into it (see `within_budget`). An
+    `operator` removes tokens in another way than the run's own, in explanations and in their curves.
 
     If the run's verdict advises against these explanations, the reporter warns first, and `doubt` of each explanation
     says so; `cut` says if a text was truncated.
     """
     run, reporter = opened(path), reporter or Silent()
+    run = run if operator is None else run.by(operator)
     if measure is not None and budget is not None:
         raise InputError("A budget chooses the measure: give a budget or a measure, not both.")
     chosen = as_measure(measure or run.measure_to_use)

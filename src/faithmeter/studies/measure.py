@@ -23,7 +23,7 @@ from torch import Tensor
 
 from faithmeter.data.batch import Batch, Encoded, Ints
 from faithmeter.data.units import CHUNK, CHUNKED, TOKEN, require_units
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, require_choice
 from faithmeter.files import is_done, only_one, sum_of
 from faithmeter.importance.completeness import TEXTS, zero_baseline_caution
 from faithmeter.importance.elsewhere import FAMILY, name_of
@@ -33,6 +33,7 @@ from faithmeter.in_distribution.masf import MaSF
 from faithmeter.masking import STEPS, Purpose, random_stream
 from faithmeter.measuring.curves import held_by_the_most_important, masking_walk, require_target
 from faithmeter.models.classifier import Classifier
+from faithmeter.models.operators import OPERATORS
 from faithmeter.problems import require_one_output
 from faithmeter.progress import OnlyWarnings, Reporter, Silent
 from faithmeter.reports.card import store_card
@@ -40,6 +41,7 @@ from faithmeter.reports.evidence import conclusion, trusted
 from faithmeter.runs.commands import command_to_train_on
 from faithmeter.runs.engines import cores, gpus, one_thread, work_through
 from faithmeter.runs.measurements import measured_texts
+from faithmeter.runs.results import rows_of
 from faithmeter.runs.run import BEFORE, Run, RunLike, opened
 from faithmeter.runs.settings import differing, of_model, require_same
 from faithmeter.runs.shards import TOKENS_AT_ONCE, Shards, as_parquet
@@ -47,6 +49,7 @@ from faithmeter.runs.texts import encode, given_measures, in_units
 from faithmeter.runs.timing import WORTH_SAYING, duration, estimated_seconds, seconds_per_token
 from faithmeter.studies.faithfulness_rows import store_faithfulness
 from faithmeter.studies.judgement_rows import store_agreement
+from faithmeter.studies.operator_rows import store_operators
 from faithmeter.studies.until_certain import Pair, Rounds, cut_at_looks
 
 FLOAT32 = "float32"
@@ -71,6 +74,9 @@ class MeasureOptions:
     are made once, so every recursive measure is then also measured explained once, as `NAME-once`.
 
     `dtype` is what the model computes in: 16 bits are faster on a GPU that has units for them, and round more.
+
+    `operators` are the ways to remove tokens that are measured, one after the other, each with its own random baseline;
+    by default the one that the model was trained with, or the mask token.
     """
 
     measures: tuple[str | Explain | ImportanceMeasure, ...] | None = None
@@ -85,8 +91,11 @@ class MeasureOptions:
     until_certain: bool = False
     scores: tuple[str | Path, ...] = ()
     dtype: str = FLOAT32
+    operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in self.operators:
+            require_choice("operator", name, OPERATORS)
         if self.dtype not in DTYPES:
             raise InputError(f"There is no precision {self.dtype!r} to measure in: choose {' or '.join(DTYPES)}.")
         require_target(self.target)
@@ -113,6 +122,21 @@ def measure(
     are checked first.
     """
     run, options, reporter = opened(path), options or MeasureOptions(), reporter or Silent()
+    names = list(dict.fromkeys(options.operators)) or [run.operator]
+    if len(names) > 1:
+        for name in names:
+            run.by(name).classifier()  # which refuses an operator that does not fit, before hours of work
+    for name in names:
+        if len(names) > 1:
+            reporter.note(f"Removing tokens by {name}:")
+        test = _measure_by(run.by(name), dataclasses.replace(options, operators=(name,)), workers, reporter)
+    with only_one(run.path):
+        store_operators(run, test)
+    return run
+
+
+def _measure_by(run: Run, options: MeasureOptions, workers: int | None, reporter: Reporter) -> Encoded:
+    """Measure with one operator, which is that of the run, and return the test texts."""
     if run.held is not None:
         workers = 1  # other processes do not have the model
     with only_one(run.path):
@@ -120,12 +144,14 @@ def measure(
         if options.until_certain and workers not in (None, 1):
             reporter.note("Measuring in one process: each round waits for what the one before has decided.")
         if workers == 1 or options.until_certain:
-            return _measure(work, reporter)
+            _measure(work, reporter)
+            return work.test
     with only_one(run.path, together=True):
         divided = _measure_at_once(work, workers, reporter)
     # what is left, and the sum: where it was divided on one thread as there, so that times can be compared
     with only_one(run.path), one_thread() if divided else nullcontext():
-        return _measure(work, reporter)
+        _measure(work, reporter)
+    return work.test
 
 
 Walk = tuple[str, ImportanceMeasure, int, Ints]  # its name, the measure, its seed and the rows
@@ -150,7 +176,7 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
             f"{run.path} has no in-distribution test, so its masking curves cannot be trusted. "
             f"Run `faithmeter check {run.path}` first, or pass --without-check to measure anyway."
         )
-    masf = run.in_distribution_test()
+    masf, checked = run.in_distribution_test(), bool(rows_of(run.results, "check_p_value"))
     if trusted(run.results) is False:
         remedy = command_to_train_on(run)
         reporter.warn(
@@ -161,7 +187,7 @@ def _begin(run: Run, options: MeasureOptions, reporter: Reporter) -> _Work:
                 else f"Fine-tune it on the same data to get a model that understands masks: `{remedy}`."
             )
         )
-    if trusted(run.results) is None and run.checked:
+    if trusted(run.results) is None and run.checked and (checked or run.operator == run.own_operator):
         reporter.warn(conclusion(run.results))
     classifier, splits = _in_precision(run.classifier(), options.dtype), run.data(reporter)
     if options.target not in classifier.problem.explained:
@@ -226,7 +252,7 @@ def _with_scores(
     return distinct(every, classifier)
 
 
-def _measure(work: _Work, reporter: Reporter) -> Run:
+def _measure(work: _Work, reporter: Reporter) -> None:
     """Measure in this process what is left, and turn all measurements into result rows."""
     run, decided = work.run, None
     if work.options.until_certain:
@@ -234,10 +260,10 @@ def _measure(work: _Work, reporter: Reporter) -> Run:
     else:
         _measure_all(work, work.walks, reporter)
     store_faithfulness(run, work.test, _finished(work, reporter), work.masf, decided)
-    store_card(run)
-    if run.judgements.is_dir():
-        store_agreement(run)  # of other judges with these curves, which may be another now
-    return run
+    if run.operator == run.own_operator:  # the card and the judges are of that one
+        store_card(run)
+        if run.judgements.is_dir():
+            store_agreement(run)  # of other judges with these curves, which may be another now
 
 
 def _measure_all(work: _Work, walks: Sequence[Walk], reporter: Reporter) -> None:
@@ -410,7 +436,7 @@ def begin_measuring(path: str | Path, options: MeasureOptions) -> None:
 
     So the processes only read the settings, and no two write them at once.
     """
-    run = Run(path)
+    run = _opened_by(path, options)
     if options.until_certain:
         raise InputError(
             "What is measured in parts cannot be measured until it is certain: use `measure` in one piece."
@@ -418,6 +444,13 @@ def begin_measuring(path: str | Path, options: MeasureOptions) -> None:
     _loaded.cache_clear()  # the in-distribution test may be another than this process knows
     with only_one(run.path):
         _require_same_settings(run, options, distinct(options.measures, run.classifier()))
+
+
+def _opened_by(path: str | Path, options: MeasureOptions) -> Run:
+    """Return the run with the operator that is measured: a part is of one."""
+    if len(options.operators) > 1:
+        raise InputError("A part of a measurement is of one operator: name one.")
+    return Run(path, *options.operators)
 
 
 class Pilot(Run):
@@ -449,13 +482,14 @@ def measure_part(
     itself: the batches are cut alike, and an absolute form explains anew what it would otherwise take from its signed
     form, which gives the same numbers. `begin_measuring` comes first.
     """
-    run = Run(path)
+    run = _opened_by(path, options)
     settings = _settings(run, options)
     if not run.measurement_settings or differing(run.measurement_settings, settings):
         raise InputError(f"{path} is not measured with these settings: `begin_measuring` stores them, once, before.")
     reporter = reporter or Silent()
     with only_one(run.path, together=True):
-        classifier, test, masf = _loaded(str(path), settings["weights"], options.by, options.chunk, options.dtype)
+        loaded = (str(path), run.operator, settings["weights"], options.by, options.chunk, options.dtype)
+        classifier, test, masf = _loaded(*loaded)
         classifier.memory.warn = reporter.warn
         walks = _walks(options, distinct(options.measures, classifier), test)
         work = _Work(run, options, classifier, test, masf, walks)
@@ -465,8 +499,10 @@ def measure_part(
 
 
 @functools.lru_cache(maxsize=1)  # a process that measures several parts of a run loads its model and texts once
-def _loaded(path: str, _weights: str, by: str, chunk: int, dtype: str) -> tuple[Classifier, Encoded, MaSF | None]:
-    run = Run(path)
+def _loaded(
+    path: str, operator: str, _weights: str, by: str, chunk: int, dtype: str
+) -> tuple[Classifier, Encoded, MaSF | None]:
+    run = Run(path, operator)
     classifier, split = _in_precision(run.classifier(), dtype), run.data().test
     test = in_units(encode(classifier, split, "test", Silent()), classifier, split, by, chunk)
     return classifier, test, run.in_distribution_test()
@@ -639,6 +675,9 @@ def _require_same_settings(run: Run, options: MeasureOptions, measures: Sequence
     """Raise InputError if stored measurements have other settings or another model."""
     settings, stored = _settings(run, options), run.measurement_settings
     require_same(run.measurements, stored, settings)
+    for other in map(run.by, OPERATORS):  # which are compared with each other, on the same texts
+        if other.measurement_settings:
+            require_same(other.measurements, other.measurement_settings, settings)
     # the options of all calls together, for the commands in the report
     before, named = stored.get("asked", {}), [one.name for one in measures]
     functions = {name for name in before.get("functions", ()) if name not in named}

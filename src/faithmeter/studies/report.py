@@ -17,6 +17,8 @@ from faithmeter.explaining.explanation import explain_text
 from faithmeter.explaining.options import PREDICTED, ExplainOptions
 from faithmeter.files import require_whole
 from faithmeter.importance.table import IMPORTANCE_MEASURES
+from faithmeter.masking import MASK
+from faithmeter.models.operators import OPERATORS
 from faithmeter.problems import gold_in_words
 from faithmeter.progress import Reporter, Silent
 from faithmeter.reports import sentences
@@ -134,7 +136,17 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         examples=_examples(first, rows) if examples else (),
         about=_about(first),
         points=drift_points(first),  # a map is of one model
+        removals=_removals(runs),
     )
+
+
+def _removals(runs: Sequence[Run]) -> dict[str, Rows]:
+    """Return the rows of each operator that all runs were measured with; nothing where it is one alone."""
+    common = [name for name in runs[0].measured_operators if all(name in run.measured_operators for run in runs)]
+    if len(common) < 2:
+        return {}
+    views = {name: [run.by(name) for run in runs] for name in common}
+    return {name: same[0].results if len(same) == 1 else pool(same) for name, same in views.items()}
 
 
 def _about(run: Run) -> list[str]:
@@ -143,6 +155,8 @@ def _about(run: Run) -> list[str]:
     target, by = settings.get("target"), settings.get("by", TOKEN)
     explained = run.config.problem.explained
     said = [explained[str(target)]] if target in explained else []
+    if run.operator != MASK:
+        said.append(f"Masked tokens are removed by {run.operator}. {OPERATORS[run.operator].does}")
     if by != TOKEN:
         of = f" of at most {settings['chunk']} tokens" if by == CHUNKED else ""
         said.append(f"Masked and explained are whole {by}s{of}.")
@@ -215,7 +229,7 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "seeds": ", ".join(str(seed_of(run)) for run in runs),
         "metric": config.metric,
         **_data_settings(config.data),
-        **{name: value for name, value in training.items() if name != "seed"},
+        **{name: value for name, value in training.items() if name != "seed" and (name, value) != ("operator", MASK)},
         **_ended(runs),
         "seconds of training": ", ".join(f"{sum(row['seconds'] for row in run.history):.0f}" for run in runs),
         **_environment(runs[0].path),
@@ -285,7 +299,8 @@ def _examples(run: Run, rows: Rows) -> list[Example]:
 
 def commands_of(run: Run) -> list[str]:
     """Return the commands that lead to the run."""
-    return [*_made(run), *_measured(run), *_audited(run), *_attacked(run), *_selected(run)]
+    others = [line for name in run.measured_operators if name != run.operator for line in _by_operator(run.by(name))]
+    return [*_made(run), *_measured(run), *others, *_audited(run), *_attacked(run), *_selected(run)]
 
 
 def _made(run: Run) -> list[str]:
@@ -331,6 +346,13 @@ def _measured(run: Run) -> list[str]:
     named = (*known, *asked.get("scores", {}))
     own = [f"# measured from Python: {name}" for name in asked["measures"] if name not in named]
     return [as_command("measure", run.path, options=options), *own]
+
+
+def _by_operator(run: Run) -> list[str]:
+    """Return the commands that checked and measured the run with tokens removed in another way."""
+    checked = any(row["kind"] == "check_p_value" for row in run.results)
+    check = [as_command("check", run.path, options={"operator": run.operator})] if checked else []
+    return [*check, *(f"{line} --operators {run.operator}" for line in _measured(run) if not line.startswith("#"))]
 
 
 def _audited(run: Run) -> list[str]:

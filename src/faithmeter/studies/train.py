@@ -156,6 +156,7 @@ def _train_and_test(run: Run, splits: Splits, classifier: Classifier, reporter: 
     train_split, validation, test = (
         encode(classifier, getattr(splits, part), part, reporter) for part in ("train", "validation", "test")
     )
+    classifier.remove_by(config.training.operator, run.unigrams(train_split))
     outcome = None
     if config.training.own_answers and not run.trained:
         train_split, validation = (

@@ -7,7 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from faithmeter.errors import InputError, nearest, require_choice, require_finite
+from faithmeter.masking import MASK
 from faithmeter.models.lora import DTYPES, Lora
+from faithmeter.models.operators import OPERATORS
 from faithmeter.training.strategy import STRATEGIES, VALIDATIONS
 
 PRECISIONS = ("no", "fp16", "bf16")
@@ -57,6 +59,8 @@ class TrainingConfig:
 
     `own_answers` teaches a classifier what it already answers to the unmasked texts, and no label: what masks mean, and
     nothing else.
+
+    `operator` is how masked tokens are removed, a row of `OPERATORS`: what the model learns to read.
     """
 
     strategy: str = "masked"
@@ -88,6 +92,7 @@ class TrainingConfig:
     lora_targets: tuple[str, ...] = ()
     dtype: str = "float32"
     own_answers: bool = False
+    operator: str = MASK
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -96,6 +101,12 @@ class TrainingConfig:
         require_choice("validation", self.validation, VALIDATIONS)
         require_choice("precision", self.mixed_precision, PRECISIONS)
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
+        require_choice("operator", self.operator, OPERATORS)
+        if self.operator != MASK and not STRATEGIES[self.strategy].every:
+            raise InputError(
+                f"--operator says how tokens are removed in training, and the strategy {self.strategy} removes none: "
+                "leave it out here, and name it in `faithmeter measure --operators`."
+            )
         if min(self.epochs, self.batch_size, self.accumulate) < 1:
             raise InputError("Epochs, batch size and accumulated batches must each be 1 or more.")
         if not (self.learning_rate > 0 and 0 <= self.warmup < 1):
@@ -133,7 +144,8 @@ class TrainingConfig:
     @property
     def how(self) -> str:
         """The strategy and what is added to it, in words."""
-        return " + ".join((self.strategy, *self.robust, *(["lora"] if self.lora else [])))
+        removed = [] if self.operator == MASK else [f"by {self.operator}"]
+        return " + ".join((" ".join((self.strategy, *removed)), *self.robust, *(["lora"] if self.lora else [])))
 
     @property
     def adapter(self) -> Lora | None:
@@ -150,8 +162,9 @@ class TrainingConfig:
 
     @property
     def idle(self) -> set[str]:
-        """The settings of robust training and of LoRA that this one does without."""
+        """The settings of robust training, of LoRA and of removal that this one does without."""
         unused = {name for kind, names in ROBUST.items() if kind not in self.robust for name in names}
+        unused |= {"operator"} if self.operator == MASK else set()
         return unused if self.lora else {*unused, "lora", *LORA}
 
 
@@ -187,6 +200,7 @@ class TrainingOptions:
     lora_targets: tuple[str, ...] | None = None
     dtype: str | None = None
     own_answers: bool | None = None
+    operator: str | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:

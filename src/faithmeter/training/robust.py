@@ -102,13 +102,14 @@ def _divergence(
     The class that is explained is the predicted one, unless another is named.
     A row in which fewer than two tokens can be ranked has nothing to compare: 0.
     """
+    shown = classifier.shown(batch)
     with twice_differentiable():
-        logits, layers = classifier.logits_and_attentions(batch, embeddings)
+        logits, layers = classifier.logits_and_attentions(shown, shown.forth(embeddings))
     classes = logits.detach().argmax(dim=-1) if explained is None else explained
     (gradients,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), embeddings, create_graph=True)
     attribution = (gradients * embeddings).sum(dim=-1).abs()
     rankable = batch.maskable & ~batch.masked
-    attention = _shares(attention_of_what_is_read(classifier.model, batch, layers[-1]), rankable)
+    attention = _shares(shown.back(attention_of_what_is_read(classifier.model, shown, layers[-1])), rankable)
     attributed = _shares(attribution + EVEN / rankable.sum(dim=1, keepdim=True).clamp_min(1), rankable)
     logarithms = [one.clamp_min(SMALLEST).log() for one in (attention, attributed)]
     divergence = (attention * (logarithms[0] - logarithms[1])).sum(dim=1)
@@ -131,7 +132,7 @@ def _lookup(classifier: Classifier, batch: Batch) -> Tensor:
 
     Also where the embeddings are not trained: the losses differentiate by them.
     """
-    found: Tensor = classifier.model.get_input_embeddings()(batch.masked_ids(classifier.mask_token_id))
+    found = classifier.looked_up(batch)
     return found if found.requires_grad else found.detach().requires_grad_()
 
 
