@@ -20,6 +20,7 @@ CHOICES = {
     "strategy": ("strategy", "training.strategy.STRATEGIES"),
     "validation": ("validation", "training.strategy.VALIDATIONS"),
     "optimizer": ("optimizer", "training.config.OPTIMIZERS"),
+    "guided_attribution": ("attribution", "training.config.ATTRIBUTIONS"),
     "mixed_precision": ("precision", "training.config.PRECISIONS"),
 }
 FAMILIES, SIZES = (names_in(f"models.from_scratch.{table}") for table in ("FAMILIES", "SIZES"))
@@ -73,10 +74,7 @@ def train(
     ] = None,
     robust: Annotated[
         str | None,
-        robustness(
-            help=f"Added to the loss or the data: {several('training.config.ROBUST')}. The loss of "
-            "explanation-guided flattens attention."
-        ),
+        robustness(help=f"Added to the loss or the data: {several('training.config.ROBUST')}."),
     ] = None,
     igr_weight: Annotated[
         float | None, robustness(help="Weight of the squared input gradient.  [default: 0.001]")
@@ -92,6 +90,21 @@ def train(
     ] = None,
     guided_share: Annotated[
         float | None, robustness(help="Share of least important tokens masked as noise.  [default: 0.2]")
+    ] = None,
+    guided_consistency: Annotated[
+        float | None,
+        robustness(help="Weight of the change of attention when noise is masked.  [default: 0.1]"),
+    ] = None,
+    guided_attribution: Annotated[
+        str | None,
+        robustness(help=f"What attention follows: {either('training.config.ATTRIBUTIONS')}.  [default: x-grad]"),
+    ] = None,
+    guided_after: Annotated[
+        int | None,
+        robustness(
+            help="Epochs of the other losses before explanation-guided starts.  [default: half of them with igr or "
+            "vat, else 0]"
+        ),
     ] = None,
     adversarial_share: Annotated[
         float | None, robustness(help="Share of texts added in attacked form per epoch.  [default: 0.1]")

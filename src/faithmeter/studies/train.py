@@ -26,7 +26,7 @@ from faithmeter.runs.results import Result, Rows, find
 from faithmeter.runs.run import Run, RunConfig
 from faithmeter.runs.texts import encode
 from faithmeter.statistics import LEVEL
-from faithmeter.training.config import ADVERSARIAL, GUIDED, TrainingConfig, TrainingOptions
+from faithmeter.training.config import ADVERSARIAL, TrainingConfig, TrainingOptions
 from faithmeter.training.loop import Attack, fine_tune
 from faithmeter.training.start import (
     answers_already,
@@ -36,10 +36,6 @@ from faithmeter.training.start import (
     with_classes_of,
 )
 
-FLATTENS = (
-    "explanation-guided training flattens attention instead of moving it towards attributions (see "
-    "docs/robust-training.md): its results are no test of Li et al. (2023)."
-)
 DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, and how many random choices of them
 
 
@@ -84,8 +80,6 @@ def train(
     )
     for note in (*splits.notes, *kept, *classifier.notes):
         reporter.note(note)
-    if GUIDED in training.robust:
-        reporter.warn(FLATTENS)
     path.mkdir(parents=True, exist_ok=True)
     with _alone(path):
         if PartialState().is_main_process:
