@@ -45,7 +45,10 @@ def train(
     ] = None,
     validation: Annotated[
         str | None,
-        Option(help=f"Split that selects the epoch: {either('training.strategy.VALIDATIONS')}.  [default: both]"),
+        Option(
+            help=f"Validation texts that select the epoch: {either('training.strategy.VALIDATIONS')}.  [default: "
+            "unmasked for plain, masked for only-masking, else both]"
+        ),
     ] = None,
     epochs: Annotated[int | None, Option(help="Epochs.  [default: the task's]")] = None,
     optimizer: Annotated[

@@ -133,6 +133,8 @@ def train_or_go_on(
     taught = options.over(training_defaults(model, data.resolved(), lora=options.lora))
     vectors = vectors and str(Path(vectors).resolve())
     found = run.config
+    if options.validation is None and found.training is not None:  # a run from before this default keeps its own
+        taught = dataclasses.replace(taught, validation=found.training.validation)
     asked = (absolute_model(model), data.absolute().as_made_before(found.data), taught, max_length, vectors)
     if (found.model, found.data, found.training, found.max_length, found.vectors) != asked:
         raise InputError(f"{path} is a run with another model, data or training. Choose another directory.")

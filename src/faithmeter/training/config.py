@@ -235,10 +235,13 @@ class TrainingOptions:
     def over(self, defaults: TrainingConfig) -> TrainingConfig:
         """Return the defaults, overridden by the user's options.
 
-        Guided training with another robust loss has two stages by default: half of the epochs without guidance, since
-        robust training comes first (Li et al., 2023).
+        A strategy brings its own validation, unless another is asked for. Guided training with another robust loss has
+        two stages by default: half of the epochs without guidance, since robust training comes first (Li et al., 2023).
         """
         said = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        if self.strategy is not None and self.validation is None:
+            require_choice("strategy", self.strategy, STRATEGIES)
+            said["validation"] = STRATEGIES[self.strategy].validation
         config = dataclasses.replace(defaults, **said)
         if self.guided_after is None and GUIDED in config.robust and {IGR, VAT} & {*config.robust}:
             return dataclasses.replace(config, guided_after=config.epochs // 2)
