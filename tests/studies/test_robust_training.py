@@ -1,12 +1,13 @@
 """Robust training through the job: what is asked, what is stored, and attacked texts in their place."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from conftest import sentiment_rows
 
-from faithmeter import DataSpec, Run, TrainingOptions, train
+from faithmeter import DataSpec, InputError, Run, TrainingOptions, train
 from faithmeter.studies import train as training
 
 OPTIONS = TrainingOptions(
@@ -48,6 +49,20 @@ def test_attacked_texts_of_the_model_as_it_is_are_shown_with_their_true_labels(d
     steps = [row["step"] for row in run.history]
     group = -(-len(kept) // 16), -(-(len(kept) + round(0.25 * len(kept))) // 16)
     assert np.diff([0, *steps]).tolist() == [group[0], group[1], group[1]]
+
+
+def test_the_kind_of_attack_is_an_option(data, tmp_path, monkeypatch):
+    asked, real = [], training.attack_texts
+    monkeypatch.setattr(
+        training, "attack_texts", lambda *given, **settings: asked.append(settings["kinds"]) or real(*given, **settings)
+    )
+    options = replace(OPTIONS, robust=("adversarial",), epochs=2, adversarial_attack="delete")
+    run = train(tmp_path / "run", data, "tiny", options)
+    assert asked == [("delete",)]
+    assert Run(run.path).config.training.adversarial_attack == "delete"
+    with pytest.raises(InputError, match="no attack 'deleted'"):
+        train(tmp_path / "other", data, "tiny", replace(options, adversarial_attack="deleted"))
+    assert not (tmp_path / "other").exists()
 
 
 def test_what_was_added_is_in_the_run_and_read_back(data, tmp_path):

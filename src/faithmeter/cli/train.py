@@ -20,6 +20,7 @@ CHOICES = {
     "strategy": ("strategy", "training.strategy.STRATEGIES"),
     "validation": ("validation", "training.strategy.VALIDATIONS"),
     "optimizer": ("optimizer", "training.config.OPTIMIZERS"),
+    "adversarial_attack": ("attack", "attacks.kinds.ATTACKS"),
     "guided_attribution": ("attribution", "training.config.ATTRIBUTIONS"),
     "mixed_precision": ("precision", "training.config.PRECISIONS"),
 }
@@ -114,6 +115,10 @@ def train(
     ] = None,
     adversarial_budget: Annotated[
         float | None, robustness(help="Share of the words an attack may change.  [default: 0.2]")
+    ] = None,
+    adversarial_attack: Annotated[
+        str | None,
+        robustness(help=f"Kind of attack: {either('attacks.kinds.ATTACKS')}.  [default: characters]"),
     ] = None,
     lora: Annotated[
         bool | None, adapting("--lora", help="Freeze the model; train an adapter, the head and the mask's embedding.")

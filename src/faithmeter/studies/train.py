@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 from accelerate import PartialState
 
-from faithmeter.attacks.search import attack_texts
+from faithmeter.attacks.search import attack_texts, check_settings
 from faithmeter.data.batch import Encoded, Ints
 from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
@@ -59,6 +59,7 @@ def train(
     options = options or TrainingOptions()
     training = options.over(training_defaults(model, task, lora=options.lora))
     require_trainable(training, task)
+    check_settings((training.adversarial_attack,), training.adversarial_budget)
     splits, kept = with_classes_of(model, load_splits(data, reporter=reporter))
     if training.own_answers and not answers_already(model, splits.labels):
         raise InputError(
@@ -211,8 +212,9 @@ def _attack_on(
 ) -> Attack | None:
     """Return the function that attacks texts for adversarial training; None without it.
 
-    Words are ranked by their gradients, which is quicker, and misspelt, not replaced: the nearest neighbour of a word
-    is often its opposite, which would teach the wrong label. A text that the model gets wrong anyway stays as it is.
+    Words are ranked by their gradients, which is quicker, and by default misspelt, not replaced: the nearest neighbour
+    of a word is often its opposite, which would teach the wrong label. A text that the model gets wrong anyway stays as
+    it is.
     """
     if ADVERSARIAL not in config.robust:
         return None
@@ -226,7 +228,7 @@ def _attack_on(
                 chosen["text"],
                 contexts,
                 chosen["label"],
-                kinds=("characters",),
+                kinds=(config.adversarial_attack,),
                 budget=config.adversarial_budget,
                 order="gradient",
                 seed=int(random_stream(config.seed, Purpose.ATTACK, epoch).integers(2**31)),

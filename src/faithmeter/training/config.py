@@ -18,7 +18,7 @@ ROBUST: Mapping[str, tuple[str, ...]] = MappingProxyType(
         IGR: ("igr_weight",),
         VAT: ("vat_weight", "vat_radius"),
         GUIDED: ("guided_weight", "guided_share", "guided_consistency", "guided_attribution", "guided_after"),
-        ADVERSARIAL: ("adversarial_share", "adversarial_budget"),
+        ADVERSARIAL: ("adversarial_share", "adversarial_budget", "adversarial_attack"),
     }
 )
 # what attention is trained towards, and its steps: input times gradient is an integrated gradient of one step
@@ -53,7 +53,8 @@ class TrainingConfig:
     `explanation-guided`, which draws attention towards `guided_attribution`, masks the `guided_share` of the tokens
     that matter least, ties attention to what it was with them by `guided_consistency`, and starts after `guided_after`
     epochs of the other losses; and `adversarial`, which from the second epoch on adds attacked copies of
-    `adversarial_share` of the rows, with at most `adversarial_budget` of their words changed.
+    `adversarial_share` of the rows, with at most `adversarial_budget` of their words changed by
+    `adversarial_attack`, a kind of `attacks`.
 
     `lora` freezes the model and trains an adapter (Hu et al., 2022) of `lora_rank` and `lora_alpha` on the layers
     `lora_targets` (none: all linear layers of the body), with the head and the mask token's embedding. `dtype` is the
@@ -89,6 +90,7 @@ class TrainingConfig:
     guided_after: int = 0
     adversarial_share: float = 0.1
     adversarial_budget: float = 0.2
+    adversarial_attack: str = "characters"
     lora: bool = False
     lora_rank: int = 8
     lora_alpha: float = 16.0
@@ -219,6 +221,7 @@ class TrainingOptions:
     guided_after: int | None = None
     adversarial_share: float | None = None
     adversarial_budget: float | None = None
+    adversarial_attack: str | None = None
     lora: bool | None = None
     lora_rank: int | None = None
     lora_alpha: float | None = None
