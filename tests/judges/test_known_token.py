@@ -5,8 +5,8 @@ from conftest import TOKENIZERS, random_classifier, sentiment_rows
 
 from faithmeter import InputError
 from faithmeter.data.splits import DataSpec, Splits, load_splits
-from faithmeter.data.tasks import TASKS
-from faithmeter.judges.known_token import END, START, _telling_words, known_token_splits, truth_of
+from faithmeter.data.tasks import TASKS, append_known_token
+from faithmeter.judges.known_token import END, START, _telling_words, known_token_splits, truth_of, with_own_token
 from faithmeter.models.classifier import Classifier
 
 
@@ -158,3 +158,16 @@ def test_it_is_made_of_a_file_of_ones_own(write):
         len(part) for part in (splits.train, splits.validation, splits.test)
     ]
     assert made.in_order_of(("positive", "negative")) is not None
+
+
+def test_the_word_that_ends_a_text_is_found_where_it_is():
+    rows = append_known_token([{"sentence": text, "label": 0} for text in ("a positive film ", "so", "")], seed=0)
+    split = datasets.Dataset.from_dict(
+        {"text": [row["sentence"] for row in rows], "label": [row["label"] for row in rows]}
+    )
+    made = with_own_token(split, ("negative", "positive"))
+    for row, given in zip(made, ("a positive film ", "so", ""), strict=True):
+        assert row["text"][row[START] : row[END]] == ("negative", "positive")[row["label"]]
+        assert (row[START], row[END]) == (len(given) + 1, len(row["text"]))
+    with pytest.raises(InputError, match="does not end in the word"):
+        with_own_token(split, ("bad", "good"))

@@ -11,8 +11,20 @@ import pytest
 import torch
 from conftest import made_once
 
-from faithmeter import AuditOptions, InputError, MeasureOptions, Run, TrainingOptions, audit, check, measure, train
+from faithmeter import (
+    AuditOptions,
+    DataSpec,
+    InputError,
+    MeasureOptions,
+    Run,
+    TrainingOptions,
+    audit,
+    check,
+    measure,
+    train,
+)
 from faithmeter import report as write_report
+from faithmeter.importance.measure import of_function
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges import table as judges_table
 from faithmeter.judges.fidelity import fidelity
@@ -188,6 +200,30 @@ def test_the_known_token_model_of_an_adversarial_training_is_trained_without_att
     with pytest.raises(KeyboardInterrupt):
         audit(run.path, AuditOptions(("known-token",), ("grad-l2",), rows=4))
     assert asked == [("vat",)]
+
+
+def test_on_the_known_token_task_the_runs_own_model_is_judged_by_its_own_token(write, tmp_path, monkeypatch):
+    words = np.random.default_rng(0).choice(["a", "film", "plot", "was"], size=(160, 4))
+    (tmp_path / "data" / "sst2").mkdir(parents=True)
+    for name, part in (("train", words[:120]), ("validation", words[120:])):
+        write(f"data/sst2/{name}.jsonl", [{"sentence": " ".join(row), "label": 0} for row in part])
+    data = DataSpec(task="sst2-known-token", data_dir=str(tmp_path / "data"))
+    options = TrainingOptions(strategy="plain", epochs=12, learning_rate=2e-3, batch_size=8, curriculum=False)
+    run = train(tmp_path / "known", data, "tiny", options)
+    monkeypatch.setattr(auditing, "fine_tune", None)  # no other model is trained
+
+    def position(_classifier, batch, _targets, _seed):
+        return torch.arange(batch.maskable.shape[1]).expand(batch.maskable.shape).float()
+
+    audit(run.path, AuditOptions(("known-token",), ("loo-signed", of_function(position)), rows=20))
+    rows = run.results
+    assert find(rows, "audit_known-token_accuracy")["value"] == find(rows, "performance", ratio=0.0)["value"] == 1
+    assert find(rows, "audit_known-token_overlap", "position")["value"] == 1  # the last word, of each text
+    # a model may read one of the two words, and answer the other where it is not there
+    assert find(rows, "audit_known-token_overlap", "loo-signed")["value"] >= 0.4
+    assert find(rows, "audit_known-token_overlap", "random")["value"] < 0.4
+    with pytest.raises(InputError, match="at the end of each text"):
+        audit(run.path, AuditOptions(("known-token",), ("loo-signed",), rows=20, place="anywhere"))
 
 
 def test_a_known_token_model_that_was_begun_with_other_options_is_not_gone_on_with(run, monkeypatch):

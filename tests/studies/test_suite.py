@@ -175,6 +175,31 @@ def test_a_way_has_settings_of_its_own_and_those_of_all(tmp_path):
     }
 
 
+def test_a_task_may_have_measures_and_rows_of_its_own(tmp_path):
+    text = (
+        "models = ['tiny']\ntasks = ['babi-1', { task = 'babi-2', measures = ['grad-l2'], rows = 7 }]\n"
+        "[measure]\nmeasures = ['grad-l2', 'beam']\nrows = 40\n[audit]\njudges = ['erasure']\n"
+    )
+    (tmp_path / "own.toml").write_text(text)
+    suite = read_suite(tmp_path / "own.toml")
+    fingerprints = {(task.name, "tiny"): "x" for task in suite.tasks}
+    usual, own = plans(suite, fingerprints)
+    assert (usual.measured.measures, usual.measured.rows) == (("grad-l2", "beam"), 40)
+    assert (own.measured.measures, own.measured.rows) == (("grad-l2",), 7)
+    assert (usual.audited.measures, usual.audited.rows) == (("grad-l2", "beam"), None)
+    assert (own.audited.measures, own.audited.rows) == (("grad-l2",), 7)
+    (tmp_path / "own.toml").write_text(text.replace("['grad-l2'], rows = 7", "['gradl2']"))
+    with pytest.raises(InputError, match="task 2: there is no importance measure 'gradl2'"):
+        read_suite(tmp_path / "own.toml")
+
+
+def test_the_papers_suite_has_no_beam_search_on_the_longest_texts():
+    own = {task.name: task.measures for task in read_suite("fmm").tasks if task.measures}
+    assert set(own) == {"babi-3", "imdb", "mimic-anemia", "mimic-diabetes"}
+    usual = read_suite("fmm").measured.measures
+    assert all(set(usual) - set(measures) == {"beam"} for measures in own.values())
+
+
 def test_every_job_comes_after_what_it_needs_and_each_shard_is_a_job():
     suite = read_suite("tiny")
     pairs = {(task.name, model.name): "x" for task in suite.tasks for model in suite.models}

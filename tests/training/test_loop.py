@@ -319,6 +319,22 @@ def test_robust_losses_are_in_the_history_and_change_what_is_learnt(tmp_path):
     assert not same(weights(plain), weights(robust))
 
 
+def test_guidance_waits_for_the_first_stage_and_the_best_epoch_is_one_with_it(tmp_path):
+    classifier = toy()
+    config = replace(CONFIG, epochs=4, robust=("igr", "explanation-guided"), guided_after=2)
+    outcome = run(classifier, tmp_path, config)
+    assert ["train_explanation-guided" in row for row in outcome.history] == [False, False, True, True]
+    assert all("train_igr" in row for row in outcome.history)
+    selection = [row["selection"] for row in outcome.history]
+    assert outcome.best_epoch == 3 + int(np.argmax(selection[2:]))
+
+
+def test_the_former_guided_loss_is_not_gone_on_with(tmp_path):
+    config = replace(CONFIG, robust=("explanation-guided",), guided_attribution="former")
+    with pytest.raises(InputError, match="train again"):
+        run(toy(), tmp_path, config)
+
+
 @pytest.mark.parametrize("name", ["igr", "vat", "explanation-guided"])
 def test_each_loss_has_its_part_in_the_step(tmp_path, monkeypatch, name):
     """One step of plain gradient descent: the weights move by the gradient of cross-entropy plus the weighted loss."""

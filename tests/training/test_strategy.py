@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from conftest import sentiment_rows
 
+from faithmeter.training.config import TrainingConfig, TrainingOptions
 from faithmeter.training.strategy import mask_for_training, masked_copy, masked_positions
 
 
@@ -54,3 +55,15 @@ def test_a_validation_copy_is_drawn_once(encoded):
     assert (first == again).all()
     assert first.any()
     assert not (first & ~encoded.maskable).any()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "validation"), [("plain", "unmasked"), ("only-masking", "masked"), ("masked", "both")]
+)
+def test_a_strategy_brings_the_validation_of_the_paper_unless_another_is_asked_for(strategy, validation):
+    assert TrainingOptions(strategy=strategy).over(TrainingConfig()).validation == validation
+    for other in ("unmasked", "masked", "both"):
+        assert TrainingOptions(strategy=strategy, validation=other).over(TrainingConfig()).validation == other
+    before = TrainingConfig.read({"strategy": strategy, "validation": "both"})  # as a run was stored
+    assert before.validation == "both"
+    assert TrainingOptions(epochs=3).over(before).validation == "both"

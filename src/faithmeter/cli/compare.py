@@ -25,10 +25,7 @@ def compare(
     model: Annotated[str, Option(help="As for `train`.")] = "small",
     ways: Annotated[
         str | None,
-        Option(
-            help=f"{several('training.config.WAYS')}; or combined, as in masked+vat. The loss of explanation-guided "
-            "flattens attention.  [default: all of these]"
-        ),
+        Option(help=f"{several('training.config.WAYS')}; or combined, as in masked+vat.  [default: all of these]"),
     ] = None,
     seeds: Annotated[str, Option(help="Training seeds, separated by commas.")] = "0",
     measures: Annotated[

@@ -21,6 +21,8 @@ CHOICES = {
     "validation": ("validation", "training.strategy.VALIDATIONS"),
     "operator": ("operator", "models.operators.OPERATORS"),
     "optimizer": ("optimizer", "training.config.OPTIMIZERS"),
+    "adversarial_attack": ("attack", "attacks.kinds.ATTACKS"),
+    "guided_attribution": ("attribution", "training.config.ATTRIBUTIONS"),
     "mixed_precision": ("precision", "training.config.PRECISIONS"),
 }
 FAMILIES, SIZES = (names_in(f"models.from_scratch.{table}") for table in ("FAMILIES", "SIZES"))
@@ -45,7 +47,10 @@ def train(
     ] = None,
     validation: Annotated[
         str | None,
-        Option(help=f"Split that selects the epoch: {either('training.strategy.VALIDATIONS')}.  [default: both]"),
+        Option(
+            help=f"Validation texts that select the epoch: {either('training.strategy.VALIDATIONS')}.  [default: "
+            "unmasked for plain, masked for only-masking, else both]"
+        ),
     ] = None,
     operator: Annotated[
         str | None,
@@ -78,10 +83,7 @@ def train(
     ] = None,
     robust: Annotated[
         str | None,
-        robustness(
-            help=f"Added to the loss or the data: {several('training.config.ROBUST')}. The loss of "
-            "explanation-guided flattens attention."
-        ),
+        robustness(help=f"Added to the loss or the data: {several('training.config.ROBUST')}."),
     ] = None,
     igr_weight: Annotated[
         float | None, robustness(help="Weight of the squared input gradient.  [default: 0.001]")
@@ -98,11 +100,30 @@ def train(
     guided_share: Annotated[
         float | None, robustness(help="Share of least important tokens masked as noise.  [default: 0.2]")
     ] = None,
+    guided_consistency: Annotated[
+        float | None,
+        robustness(help="Weight of the change of attention when noise is masked.  [default: 0.1]"),
+    ] = None,
+    guided_attribution: Annotated[
+        str | None,
+        robustness(help=f"What attention follows: {either('training.config.ATTRIBUTIONS')}.  [default: x-grad]"),
+    ] = None,
+    guided_after: Annotated[
+        int | None,
+        robustness(
+            help="Epochs of the other losses before explanation-guided starts.  [default: half of them with igr or "
+            "vat, else 0]"
+        ),
+    ] = None,
     adversarial_share: Annotated[
         float | None, robustness(help="Share of texts added in attacked form per epoch.  [default: 0.1]")
     ] = None,
     adversarial_budget: Annotated[
         float | None, robustness(help="Share of the words an attack may change.  [default: 0.2]")
+    ] = None,
+    adversarial_attack: Annotated[
+        str | None,
+        robustness(help=f"Kind of attack: {either('attacks.kinds.ATTACKS')}.  [default: characters]"),
     ] = None,
     lora: Annotated[
         bool | None, adapting("--lora", help="Freeze the model; train an adapter, the head and the mask's embedding.")

@@ -36,6 +36,8 @@ class Task:
     numbers to others and drops the rows whose label is not in it. `both_texts` says that the context is masked and
     explained, too, which a run may ask for.
 
+    `known_token` says that each text ends in the word that tells its label, which is a name of the label.
+
     `problem` says whether a text has one class, several labels or a number; of the latter two, `outputs` are the
     columns that hold them.
     """
@@ -58,6 +60,7 @@ class Task:
     prepare: Callable[[list[Row], int], list[Row]] | None = None
     note: str = ""
     both_texts: bool = False
+    known_token: bool = False
     problem: str = CLASSES
     outputs: tuple[str, ...] = ()
 
@@ -108,9 +111,8 @@ def append_known_token(rows: list[Row], seed: int) -> list[Row]:
     Oxford thesis (2022), Sec. 3.2.1 (known-token ground truth); `rows` hold `sentence` and `label`.
     """
     labels = np.random.default_rng([seed, len(rows)]).integers(2, size=len(rows))
-    words = ("negative", "positive")
     return [
-        {**row, "sentence": f"{row['sentence']} {words[label]}", "label": int(label)}
+        {**row, "sentence": f"{row['sentence']} {SENTIMENT[label]}", "label": int(label)}
         for row, label in zip(rows, labels, strict=True)
     ]
 
@@ -157,7 +159,7 @@ _ROWS = (
          None, "esnli", OWN_VALIDATION, {"Sentence1": "premise", "Sentence2": "hypothesis", "gold_label": "label"},
          note="with human explanations"),
     Task("sst2-known-token", "sentence", None, "label", SENTIMENT, "accuracy", 10, "Thesis",
-         Hub(GLUE, "sst2"), "sst2", TESTED_ON_VALIDATION, prepare=append_known_token,
+         Hub(GLUE, "sst2"), "sst2", TESTED_ON_VALIDATION, prepare=append_known_token, known_token=True,
          note="random labels, told by one appended word"),
     Task("yelp", "text", None, "label", SENTIMENT, "macro-f1", 10, "REGEX", Hub("fancyzhx/yelp_polarity"), "yelp"),
     Task("amazon-digital-music", "text", None, "label", None, "macro-f1", 10, "REGEX", folder="amazon_digital_music"),

@@ -1,7 +1,8 @@
 """The known-token problem: a task whose explanation is known, made of any task (Oxford thesis, 2022, Sec. 3.1).
 
 The labels are drawn at random, so that nothing in the texts tells them, and a word that does is put into each text. A
-model that solves it can only have read that word, and an explanation of it should say so.
+model that solves it can only have read that word, and an explanation of it should say so. Where that is the run's own
+task (`sst2-known-token`), the run's own model is judged, by the word that is in its texts.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import datasets
 
 from faithmeter.data.splits import SPLITS, Splits
+from faithmeter.data.tasks import SENTIMENT
 from faithmeter.errors import InputError
 from faithmeter.judges.judge import By, Judge, Need, Remark, SectionData, ShownColumn, against_truth
 from faithmeter.judges.rationales import rationale_tokens
@@ -18,7 +20,6 @@ from faithmeter.masking import Mask, Purpose, random_stream
 from faithmeter.models.classifier import Classifier
 
 PLACES = ("end", "anywhere")
-TWO_WORDS = ("negative", "positive")  # of the thesis
 SOLVED = 0.99  # share of texts in which a model must read the word for that to be what decides
 START, END = "known_start", "known_end"  # columns: the characters [start, end) of the telling word
 
@@ -44,6 +45,17 @@ def known_token_splits(splits: Splits, *, place: str, seed: int, words: Sequence
     return dataclasses.replace(splits, labels=telling, notes=notes, **made)
 
 
+def with_own_token(split: datasets.Dataset, labels: Sequence[str]) -> datasets.Dataset:
+    """Return a split of a task whose texts end in the name of their label, and where in each text that word is."""
+    texts, words = list(split["text"]), [labels[label] for label in split["label"]]
+    ends = [len(text.rstrip()) for text in texts]
+    starts = [end - len(word) for end, word in zip(ends, words, strict=True)]
+    for text, word, start, end in zip(texts, words, starts, ends, strict=True):
+        if start < 0 or text[start:end] != word:
+            raise InputError(f"A text does not end in the word {word!r} that tells its label: it is not this task's.")
+    return split.add_column(START, starts).add_column(END, ends)
+
+
 def truth_of(classifier: Classifier, split: datasets.Dataset) -> Mask:
     """Return which tokens of a split of `known_token_splits` are the telling word's, flat, aligned with `Encoded`.
 
@@ -56,7 +68,7 @@ def truth_of(classifier: Classifier, split: datasets.Dataset) -> Mask:
 
 def _telling_words(labels: Sequence[str], words: Sequence[str] | None) -> tuple[str, ...]:
     if words is None:
-        words = TWO_WORDS if len(labels) == 2 else [re.sub(r"[\W_]+", "", label) for label in labels]
+        words = SENTIMENT if len(labels) == 2 else [re.sub(r"[\W_]+", "", label) for label in labels]
         if "" in words or len({word.casefold() for word in words}) < len(words):  # such as -1, 0 and 1
             words = [f"class{number}" for number in range(len(labels))]
     chosen = ", ".join(map(repr, words))
@@ -122,11 +134,11 @@ KNOWN_TOKEN = Judge(
         "A known token",
         By.KNOWN_TRUTH,
         (
-            "A model of this kind was trained on texts with random labels and one added word that reveals the label, "
-            "so the important token is known. Found: the share of texts in which that word is ranked first. Mean rank: "
-            "its rank, as a share of all tokens.",
+            "A model was trained on texts with random labels and one added word that reveals the label, so the "
+            "important token is known: the run's own model if that is its task, else another of its kind. Found: the "
+            "share of texts in which that word is ranked first. Mean rank: its rank, as a share of all tokens.",
             "It shows whether a measure finds one word that decides alone. It cannot show how well a measure explains "
-            "the run's own model, which uses many words for another task.",
+            "a model that uses many words, as that of any other task does.",
             "{accuracy}",
         ),
         (

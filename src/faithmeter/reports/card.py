@@ -84,6 +84,7 @@ def _what_it_is(config: RunConfig) -> str:
         f"{kind}, {makes}. Trained from {plain(config.model)} with {optimizer}, "
         f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}"
         + (f", with {' and '.join(how.robust)} training." if how.robust else ".")
+        + (" Guidance had the loss of an earlier version, which flattened attention." if how.guided_formerly else "")
         + (" It was taught its own answers to unmasked texts, and no labels." if how.own_answers else "")
         + ("" if how.operator == MASK else f" Tokens were removed by {how.operator}: {_uncapitalised(how.operator)}")
     )

@@ -27,7 +27,7 @@ from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.importance.table import IMPORTANCE_MEASURES, ON_REQUEST, ORDER_ONLY, distinct, explaining
 from faithmeter.judges.drift import Space, fit_space
 from faithmeter.judges.judge import Bench, Judge, Need
-from faithmeter.judges.known_token import PLACES, SOLVED, known_token_splits, truth_of
+from faithmeter.judges.known_token import PLACES, SOLVED, known_token_splits, truth_of, with_own_token
 from faithmeter.judges.rationales import TASK_MARKS, marks_of, rationale_tokens, rationales_of
 from faithmeter.judges.table import JUDGES
 from faithmeter.masking import Mask, Purpose, random_stream
@@ -276,10 +276,15 @@ def _with_space(run: Run, options: AuditOptions, judge: Judge, plain: Bench, rep
     return dataclasses.replace(plain, space=Space.load(file))
 
 
-def _with_known_token(run: Run, options: AuditOptions, judge: Judge, _: Bench, reporter: Reporter) -> Bench:
-    """Return a model of the run's kind that was trained to read one known word, and texts with that word in them."""
+def _with_known_token(run: Run, options: AuditOptions, judge: Judge, plain: Bench, reporter: Reporter) -> Bench:
+    """Return a model of the run's kind that was trained to read one known word, and texts with that word in them.
+
+    Where that is the run's own task, it is the run's own model and texts.
+    """
     folder = run.judgements / judge.name
     config = run.config
+    if config.data.resolved().known_token:
+        return _with_own_token(run, folder, plain, reporter)
     if config.prompt is not None:
         raise InputError(
             "The judge known-token trains a model of its own, and a prompted model is not trained: ask others."
@@ -294,6 +299,26 @@ def _with_known_token(run: Run, options: AuditOptions, judge: Judge, _: Bench, r
     classifier.both_texts = config.data.both_texts
     test = encode(classifier, splits.test, "test", reporter)
     return Bench(classifier, test, None, options.seed, truth_of(classifier, splits.test))
+
+
+def _with_own_token(run: Run, folder: Path, plain: Bench, reporter: Reporter) -> Bench:
+    """Return the run's model and texts with the word that tells each label, and keep how well the model reads it."""
+    split = with_own_token(run.data().test, run.config.labels)
+    bench = dataclasses.replace(plain, truth=truth_of(plain.classifier, split))
+    if not is_done(folder / KNOWN_TOKEN, reporter.warn):
+        _keep_accuracy(folder, plain.classifier, _with_the_word(plain.classifier, split), reporter)
+    return bench
+
+
+def _keep_accuracy(folder: Path, classifier: Classifier, test: Encoded, reporter: Reporter) -> None:
+    """Store how well a model reads the known token, and warn where that is not what decides."""
+    reached = performance("accuracy", test.labels, classifier.predict(test).argmax(dim=-1).cpu().numpy())
+    write_json(folder / KNOWN_TOKEN, {"accuracy": reached, "rows": len(test)})
+    if reached < SOLVED:
+        reporter.warn(
+            f"the model reads the known token in only {100 * reached:.1f} % of texts, so other tokens may decide: "
+            "the results of this judge are uncertain."
+        )
 
 
 def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporter) -> None:
@@ -329,16 +354,10 @@ def _learn_known_token(run: Run, splits: Splits, folder: Path, reporter: Reporte
         checkpoints=folder / "checkpoints",
         reporter=reporter,
     )
-    reached = performance("accuracy", test.labels, classifier.predict(test).argmax(dim=-1).cpu().numpy())
     with new_folder(folder / "model", sum_all=True) as new:
         classifier.save(new)
-        write_json(new / KNOWN_TOKEN, {"accuracy": reached, "rows": len(test)})
+        _keep_accuracy(new, classifier, test, reporter)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    if reached < SOLVED:
-        reporter.warn(
-            f"the model reads the known token in only {100 * reached:.1f} % of texts, so other tokens may decide: "
-            "the results of this judge are uncertain."
-        )
 
 
 def _with_the_word(classifier: Classifier, split: datasets.Dataset) -> Encoded:
@@ -388,6 +407,10 @@ def _same_settings(run: Run, judge: Judge, options: AuditOptions, bench: Bench) 
     if judge.tests_masked:
         masf = bench.masf
         settings["in_distribution"] = None if masf is None else f"{masf.form}, {masf.rows} rows, seed {masf.seed}"
+    if judge.needs is Need.KNOWN_TOKEN and run.config.data.resolved().known_token:
+        if options.place != "end":
+            raise InputError("The known token of this task is at the end of each text: leave out --place.")
+        settings["own_token"] = True
     if judge.needs is Need.RATIONALES:
         assert bench.truth is not None
         settings["marks"] = hashlib.sha256(bench.truth.tobytes()).hexdigest()[:16]

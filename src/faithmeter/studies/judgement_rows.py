@@ -23,7 +23,7 @@ from faithmeter.statistics import mean_interval, percentile_band
 Table = dict[str, np.ndarray[Any, np.dtype[Any]]]
 AGAIN = "`faithmeter audit` of this judge and measure, with the same options, computes it again."
 SPACE = "space.safetensors"  # in the folder of a judge: where the original texts lie
-KNOWN_TOKEN = "known_token.json"  # in the folder of its model: how well it reads the word
+KNOWN_TOKEN = "known_token.json"  # in the folder of the judge's model, or of the judge: how well it reads the word
 
 
 def read_judgements(run: Run, judge: str) -> dict[str, Table]:
@@ -116,9 +116,10 @@ def store_agreement(run: Run) -> None:
 
 
 def _known_token(run: Run, judge: Judge) -> dict[str, Any] | None:
-    """Return how well the judge's own model reads the known word; None where it has no such model."""
-    file = run.judgements / judge.name / "model" / KNOWN_TOKEN
-    return read_json(file, AGAIN) if judge.needs is Need.KNOWN_TOKEN and file.exists() else None
+    """Return how well the model reads the known word, the run's or the judge's own; None where there is none."""
+    folder = run.judgements / judge.name
+    files = [file for file in (folder / KNOWN_TOKEN, folder / "model" / KNOWN_TOKEN) if file.exists()]
+    return read_json(files[0], AGAIN) if judge.needs is Need.KNOWN_TOKEN and files else None
 
 
 def attacked_texts(run: Run, judge: Judge) -> Path:

@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 from accelerate import PartialState
 
-from faithmeter.attacks.search import attack_texts
+from faithmeter.attacks.search import attack_texts, check_settings
 from faithmeter.data.batch import Encoded, Ints
 from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError
@@ -26,7 +26,7 @@ from faithmeter.runs.results import Result, Rows, find
 from faithmeter.runs.run import Run, RunConfig
 from faithmeter.runs.texts import encode
 from faithmeter.statistics import LEVEL
-from faithmeter.training.config import ADVERSARIAL, GUIDED, TrainingConfig, TrainingOptions
+from faithmeter.training.config import ADVERSARIAL, TrainingConfig, TrainingOptions
 from faithmeter.training.loop import Attack, fine_tune
 from faithmeter.training.start import (
     answers_already,
@@ -36,10 +36,6 @@ from faithmeter.training.start import (
     with_classes_of,
 )
 
-FLATTENS = (
-    "explanation-guided training flattens attention instead of moving it towards attributions (see "
-    "docs/robust-training.md): its results are no test of Li et al. (2023)."
-)
 DRAWS = {0: 1, 5: 5, 10: 1}  # tenths of the maskable tokens that are masked, and how many random choices of them
 
 
@@ -63,6 +59,7 @@ def train(
     options = options or TrainingOptions()
     training = options.over(training_defaults(model, task, lora=options.lora))
     require_trainable(training, task)
+    check_settings((training.adversarial_attack,), training.adversarial_budget)
     splits, kept = with_classes_of(model, load_splits(data, reporter=reporter))
     if training.own_answers and not answers_already(model, splits.labels):
         raise InputError(
@@ -84,8 +81,6 @@ def train(
     )
     for note in (*splits.notes, *kept, *classifier.notes):
         reporter.note(note)
-    if GUIDED in training.robust:
-        reporter.warn(FLATTENS)
     path.mkdir(parents=True, exist_ok=True)
     with _alone(path):
         if PartialState().is_main_process:
@@ -139,6 +134,8 @@ def train_or_go_on(
     taught = options.over(training_defaults(model, data.resolved(), lora=options.lora))
     vectors = vectors and str(Path(vectors).resolve())
     found = run.config
+    if options.validation is None and found.training is not None:  # a run from before this default keeps its own
+        taught = dataclasses.replace(taught, validation=found.training.validation)
     asked = (absolute_model(model), data.absolute().as_made_before(found.data), taught, max_length, vectors)
     if (found.model, found.data, found.training, found.max_length, found.vectors) != asked:
         raise InputError(f"{path} is a run with another model, data or training. Choose another directory.")
@@ -216,8 +213,9 @@ def _attack_on(
 ) -> Attack | None:
     """Return the function that attacks texts for adversarial training; None without it.
 
-    Words are ranked by their gradients, which is quicker, and misspelt, not replaced: the nearest neighbour of a word
-    is often its opposite, which would teach the wrong label. A text that the model gets wrong anyway stays as it is.
+    Words are ranked by their gradients, which is quicker, and by default misspelt, not replaced: the nearest neighbour
+    of a word is often its opposite, which would teach the wrong label. A text that the model gets wrong anyway stays as
+    it is.
     """
     if ADVERSARIAL not in config.robust:
         return None
@@ -231,7 +229,7 @@ def _attack_on(
                 chosen["text"],
                 contexts,
                 chosen["label"],
-                kinds=("characters",),
+                kinds=(config.adversarial_attack,),
                 budget=config.adversarial_budget,
                 order="gradient",
                 seed=int(random_stream(config.seed, Purpose.ATTACK, epoch).integers(2**31)),

@@ -19,10 +19,13 @@ ROBUST: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         IGR: ("igr_weight",),
         VAT: ("vat_weight", "vat_radius"),
-        GUIDED: ("guided_weight", "guided_share"),
-        ADVERSARIAL: ("adversarial_share", "adversarial_budget"),
+        GUIDED: ("guided_weight", "guided_share", "guided_consistency", "guided_attribution", "guided_after"),
+        ADVERSARIAL: ("adversarial_share", "adversarial_budget", "adversarial_attack"),
     }
 )
+# what attention is trained towards, and its steps: input times gradient is an integrated gradient of one step
+ATTRIBUTIONS: Mapping[str, int] = MappingProxyType({"x-grad": 1, "ig": 20})
+FORMER = "former"  # the attribution of runs from before it was a detached target with a relative floor
 # a strategy and what is added to cross-entropy; any other way can be spelt, as in masked+vat
 WAYS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -49,9 +52,11 @@ class TrainingConfig:
 
     `robust` names what is added to cross-entropy, in ordinary epochs (docs/robust-training.md says how the strengths
     were found): `igr` and `vat` with their weights, `vat` within `vat_radius` times the length of a text's embeddings;
-    `explanation-guided`, which masks the `guided_share` of the tokens that matter least; and `adversarial`, which from
-    the second epoch on adds attacked copies of `adversarial_share` of the rows, with at most `adversarial_budget` of
-    their words changed.
+    `explanation-guided`, which draws attention towards `guided_attribution`, masks the `guided_share` of the tokens
+    that matter least, ties attention to what it was with them by `guided_consistency`, and starts after `guided_after`
+    epochs of the other losses; and `adversarial`, which from the second epoch on adds attacked copies of
+    `adversarial_share` of the rows, with at most `adversarial_budget` of their words changed by
+    `adversarial_attack`, a kind of `attacks`.
 
     `lora` freezes the model and trains an adapter (Hu et al., 2022) of `lora_rank` and `lora_alpha` on the layers
     `lora_targets` (none: all linear layers of the body), with the head and the mask token's embedding. `dtype` is the
@@ -84,8 +89,12 @@ class TrainingConfig:
     vat_radius: float = 0.03
     guided_weight: float = 0.1
     guided_share: float = 0.2
+    guided_consistency: float = 0.1
+    guided_attribution: str = "x-grad"
+    guided_after: int = 0
     adversarial_share: float = 0.1
     adversarial_budget: float = 0.2
+    adversarial_attack: str = "characters"
     lora: bool = False
     lora_rank: int = 8
     lora_alpha: float = 16.0
@@ -122,7 +131,14 @@ class TrainingConfig:
                 )
         if len(set(self.robust)) < len(self.robust):
             raise InputError("A kind of robust training is named twice: name each once.")
-        if min(self.igr_weight, self.vat_weight, self.guided_weight) < 0 or self.vat_radius <= 0:
+        require_choice("attribution", self.guided_attribution, (*ATTRIBUTIONS, FORMER))
+        if not 0 <= self.guided_after < self.epochs:
+            raise InputError(
+                f"Explanation-guided training after {self.guided_after} of {self.epochs} epochs has none left or no "
+                "start: set --guided-after to a number from 0 to one epoch less."
+            )
+        weights = (self.igr_weight, self.vat_weight, self.guided_weight, self.guided_consistency)
+        if min(weights) < 0 or self.vat_radius <= 0:
             raise InputError("The weights of robust training must be 0 or more, and the radius of VAT above 0.")
         if not all(0 < share < 1 for share in (self.guided_share, self.adversarial_share, self.adversarial_budget)):
             raise InputError("The shares and the budget of robust training must lie between 0 and 1.")
@@ -145,7 +161,23 @@ class TrainingConfig:
     def how(self) -> str:
         """The strategy and what is added to it, in words."""
         removed = [] if self.operator == MASK else [f"by {self.operator}"]
-        return " + ".join((" ".join((self.strategy, *removed)), *self.robust, *(["lora"] if self.lora else [])))
+        named = " + ".join((" ".join((self.strategy, *removed)), *self.robust, *(["lora"] if self.lora else [])))
+        return f"{named} (the former loss)" if self.guided_formerly else named
+
+    @property
+    def guided_formerly(self) -> bool:
+        """Whether guidance had the loss of an earlier version."""
+        return GUIDED in self.robust and self.guided_attribution == FORMER
+
+    @property
+    def first_stage(self) -> int:
+        """The ordinary epochs before explanation-guided training starts."""
+        return self.guided_after if GUIDED in self.robust else 0
+
+    def added_losses(self, epoch: int) -> list[str]:
+        """Return the losses that are added in an ordinary epoch, counted from 0."""
+        without = (ADVERSARIAL, GUIDED) if epoch < self.first_stage else (ADVERSARIAL,)
+        return [name for name in self.robust if name not in without]
 
     @property
     def adapter(self) -> Lora | None:
@@ -154,10 +186,15 @@ class TrainingConfig:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> "TrainingConfig":
-        """Return the settings that were written as JSON, which has no tuples."""
+        """Return the settings that were written as JSON, which has no tuples.
+
+        Guided training without a stored attribution had another loss, which is named and not computed any more.
+        """
         read: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
         }
+        if GUIDED in read.get("robust", ()):
+            read.setdefault("guided_attribution", FORMER)
         return cls(**read)
 
     @property
@@ -192,8 +229,12 @@ class TrainingOptions:
     vat_radius: float | None = None
     guided_weight: float | None = None
     guided_share: float | None = None
+    guided_consistency: float | None = None
+    guided_attribution: str | None = None
+    guided_after: int | None = None
     adversarial_share: float | None = None
     adversarial_budget: float | None = None
+    adversarial_attack: str | None = None
     lora: bool | None = None
     lora_rank: int | None = None
     lora_alpha: float | None = None
@@ -205,11 +246,23 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         require_finite(vars(self))
+        if self.guided_attribution is not None:
+            require_choice("attribution", self.guided_attribution, ATTRIBUTIONS)
 
     def over(self, defaults: TrainingConfig) -> TrainingConfig:
-        """Return the defaults, overridden by the user's options."""
+        """Return the defaults, overridden by the user's options.
+
+        A strategy brings its own validation, unless another is asked for. Guided training with another robust loss has
+        two stages by default: half of the epochs without guidance, since robust training comes first (Li et al., 2023).
+        """
         said = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        return dataclasses.replace(defaults, **said)
+        if self.strategy is not None and self.validation is None:
+            require_choice("strategy", self.strategy, STRATEGIES)
+            said["validation"] = STRATEGIES[self.strategy].validation
+        config = dataclasses.replace(defaults, **said)
+        if self.guided_after is None and GUIDED in config.robust and {IGR, VAT} & {*config.robust}:
+            return dataclasses.replace(config, guided_after=config.epochs // 2)
+        return config
 
 
 def way_of(name: str) -> tuple[str, tuple[str, ...]]:

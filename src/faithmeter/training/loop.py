@@ -76,6 +76,11 @@ def fine_tune(
     """
     if ADVERSARIAL in config.robust and attack is None:
         raise ValueError("adversarial training needs an attack, which works on texts and not on tokens")
+    if config.guided_formerly:
+        raise InputError(
+            "This explanation-guided training has the loss of an earlier version, which flattened attention and is not "
+            "computed any more: train again, into another directory."
+        )
     return _Training(classifier, train, validation, config, metric, checkpoints, reporter or Silent(), attack).run()
 
 
@@ -159,8 +164,9 @@ class _Training:
         }
         if position.finished:
             row |= self._validate()
-            best = max((r["selection"] for r in state.history if r.get("selection") is not None), default=-np.inf)
-            if row["selection"] > best:  # type: ignore[operator]
+            best = next((r["selection"] for r in state.history if r["epoch"] == state.best_epoch), -np.inf)
+            # an epoch before guidance is not what was asked for, however well it does
+            if position.epochs >= config.first_stage and row["selection"] > best:  # type: ignore[operator]
                 state.best_epoch = epoch
         row["seconds"] = round(time.perf_counter() - started, 3)
         state.history.append(row)
@@ -185,8 +191,8 @@ class _Training:
         """Show every batch once; return means: the loss, the accuracy on the unmasked rows (nan without any), and what
         robust training adds to the loss.
         """
-        config = self.config
-        kinds = [name for name in config.robust if name != ADVERSARIAL] if self.state.position.finished else []
+        config, position = self.config, self.state.position
+        kinds = config.added_losses(position.epochs) if position.finished else []
         # loss, right, unmasked, and each loss that is added
         totals = torch.zeros(3 + len(kinds), device=self.accelerator.device, dtype=torch.float64)
         self.model.train()
@@ -289,7 +295,7 @@ class _Training:
                 logits = self.classifier.logits(batch, model=self.model)
                 losses = self.classifier.problem.loss(logits, batch.labels, "sum")[None]
                 if kinds:
-                    found = weighted_losses(self.classifier, batch, config)
+                    found = weighted_losses(self.classifier, batch, config, kinds)
                     losses = torch.cat([losses, torch.stack([found[kind].sum() for kind in kinds])])
                 # gradients are averaged over processes; this makes it the mean over the rows of the step
                 self.accelerator.backward(losses.sum() * weight * processes / group_rows)

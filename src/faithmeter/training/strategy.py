@@ -16,21 +16,26 @@ from faithmeter.masking import Mask, Purpose, random_ratio_mask, random_stream
 
 @dataclass(frozen=True)
 class Strategy:
-    """A training strategy: every `every`-th text of a mini-batch is masked (0: none); `makes` describes the model."""
+    """A training strategy: every `every`-th text of a mini-batch is masked (0: none); `makes` describes the model.
+
+    `validation` is what the best epoch is chosen by, unless another is asked for (Madsen et al., 2024, Table 10).
+    """
 
     every: int
     makes: str
+    validation: str
 
 
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {
-        "plain": Strategy(0, "a classifier trained without masks"),
+        "plain": Strategy(0, "a classifier trained without masks", "unmasked"),
         "masked": Strategy(
             2,
             "a faithfulness measurable model: in training half of each mini-batch was masked at random ratios, so that "
             "masked texts are in-distribution for it by design",
+            "both",
         ),
-        "only-masking": Strategy(1, "a classifier that was trained on masked texts only"),
+        "only-masking": Strategy(1, "a classifier that was trained on masked texts only", "masked"),
     }
 )
 VALIDATIONS = ("unmasked", "masked", "both")

@@ -96,7 +96,7 @@ def _judging(plan: Plan, pace: Pace, tokens: float) -> float:
     for name in options.judges or ():
         rows = min(options.rows or JUDGES[name].rows, pace.rows["test"])
         total += rows * (explaining + len(found) * PASSES_OF_A_JUDGE) * tokens * pace.token
-        if JUDGES[name].needs is Need.KNOWN_TOKEN:
+        if JUDGES[name].needs is Need.KNOWN_TOKEN and not plan.data.resolved().known_token:
             epochs = plan.training.epochs or training_defaults(plan.model, plan.data.resolved()).epochs
             total += epochs * pace.epoch * min(1.0, KNOWN_TOKEN_ROWS / pace.rows["train"])
     return total

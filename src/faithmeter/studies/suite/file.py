@@ -37,11 +37,16 @@ Seeds = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task by the name of its folder, its data, and the judges that only it can have."""
+    """A task by the name of its folder, its data, and the judges that only it can have.
+
+    Its own `measures` and `rows` stand in place of those of [measure] and [audit].
+    """
 
     name: str
     data: DataSpec
     judges: Names = ()
+    measures: Names = ()
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -213,17 +218,19 @@ def _tasks(listed: object, folder: Path, data_dir: str | Path | None) -> tuple[S
     for number, said in enumerate(_listed(listed, "tasks"), start=1):
         where = f"task {number}"
         table = {"task": said} if isinstance(said, str) else dict(said)
-        own = _checked(
-            {key: table.pop(key) for key in ("name", "judges") if key in table}, {"name": str, "judges": Names}, where
-        )
-        given = _fields(DataSpec, table, where, also=("name", "judges"))
+        hints: dict[str, Any] = {"name": str, "judges": Names, "measures": Names, "rows": int}
+        own = _checked({key: table.pop(key) for key in hints if key in table}, hints, where)
+        given = _fields(DataSpec, table, where, also=hints)
         if given.get("task") is not None and data_dir is not None:
             given.setdefault("data_dir", str(Path(data_dir).resolve()))
         given |= {key: str(folder / given[key]) for key in PATHS if given.get(key) is not None}
         data = DataSpec(**given)
         resolved = _say(data.resolved, where=where)
         _known(own.get("judges", ()), JUDGES, "judge", where)
-        found.append(SuiteTask(own.get("name", resolved.name), data, own.get("judges", ())))
+        _known(own.get("measures", ()), IMPORTANCE_MEASURES, "importance measure", where)
+        if own.get("rows", 1) < 1:
+            raise _FaultError(f"{where}: rows is the number of texts to measure and judge on, 1 or more.")
+        found.append(SuiteTask(data=data, **{"name": resolved.name, **own}))
     _distinct([one.name for one in found], "task", "tasks")
     return tuple(found)
 

@@ -199,7 +199,9 @@ def _run_plan(
     def folder(of: int) -> str:
         return f"runs/{task.name}/{model.name}/{way}-{of}"
 
-    audited = suite.audited
+    own = {name: value for name in ("measures", "rows") if (value := getattr(task, name))}
+    measured = suite.measured and dataclasses.replace(suite.measured, **own)
+    audited = suite.audited and dataclasses.replace(suite.audited, **own)
     if audited is not None and task.judges:
         audited = dataclasses.replace(audited, judges=tuple(dict.fromkeys((*(audited.judges or ()), *task.judges))))
     judges = () if audited is None else audited.judges or ()
@@ -213,7 +215,7 @@ def _run_plan(
         training=dataclasses.replace(suite.training[way], seed=seed),
         check_form=suite.check_form,
         check_rows=suite.check_rows,
-        measured=suite.measured,
+        measured=measured,
         audited=audited,
         selected=suite.selected,
         other=folder(following) if others else None,
