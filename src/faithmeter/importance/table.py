@@ -45,6 +45,13 @@ from faithmeter.importance.measure import (
     of_units,
 )
 from faithmeter.importance.occlusion import PASSES, leave_one_out, leave_one_out_sampled
+from faithmeter.importance.points import (
+    POINTS,
+    gradient_shap,
+    sequential_integrated_gradient,
+    smooth_gradient,
+    smooth_input_times_gradient,
+)
 from faithmeter.importance.search import evaluations, search
 from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
 from faithmeter.models.bilstm import BiLSTMConfig
@@ -76,6 +83,21 @@ def integrated(
         from_zero=baseline == "zero",
         on_request=on_request,
         stepped=lambda other: integrated(name, signed=signed, baseline=baseline, steps=other, on_request=on_request),
+    )
+
+
+def sequential(name: str, *, steps: int = STEPS, on_request: bool = True) -> ImportanceMeasure:
+    """Return the row of sequential integrated gradients with so many steps."""
+    return ImportanceMeasure(
+        name,
+        "gradient",
+        partial(sequential_integrated_gradient, steps=steps),
+        lambda n: 3 * steps * n,
+        signed=True,
+        meaning="Integrated gradients of each token by itself, from the mask token's embedding, the others in place.",
+        on_request=on_request,
+        expensive=True,
+        stepped=lambda other: sequential(name, steps=other, on_request=on_request),
     )
 
 
@@ -283,6 +305,38 @@ _TABLE = (
     # For models for which zero is no start (`completeness`). Last, so that the others keep their colours.
     integrated("ig-mask-signed", signed=True, baseline="mask", on_request=True),
     integrated("ig-mask-abs", signed=False, baseline="mask", on_request=True),
+    ImportanceMeasure(
+        "smooth-grad",
+        "gradient",
+        of_units(smooth_gradient, power=2),
+        lambda _: 3 * POINTS,
+        signed=False,
+        on_request=True,
+        expensive=True,
+        meaning="L2 norm of the gradient, averaged over noisy copies of the text (SmoothGrad).",
+    ),
+    ImportanceMeasure(
+        "smooth-x-grad",
+        "gradient",
+        of_units(smooth_input_times_gradient),
+        lambda _: 3 * POINTS,
+        signed=True,
+        on_request=True,
+        expensive=True,
+        meaning="The token's embedding times the gradient averaged over noisy copies of the text.",
+        from_zero=True,
+    ),
+    ImportanceMeasure(
+        "gradient-shap",
+        "gradient",
+        of_units(gradient_shap),
+        lambda _: 3 * POINTS,
+        signed=True,
+        on_request=True,
+        expensive=True,
+        meaning="Gradients at random points between the text and noisy mask embeddings (GradientSHAP).",
+    ),
+    sequential("sequential-ig", on_request=True),
 )
 
 
