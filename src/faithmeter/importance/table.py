@@ -53,7 +53,8 @@ from faithmeter.importance.points import (
     smooth_input_times_gradient,
 )
 from faithmeter.importance.search import evaluations, search
-from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
+from faithmeter.importance.shapley import PAIRS, banzhaf, owen_passes, partition_shap, shapley_sampled
+from faithmeter.importance.surrogate import kernel_shap, lime, samples_for
 from faithmeter.models.bilstm import BiLSTMConfig
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ _TABLE = (
         "lime",
         "surrogate",
         lime,
-        lambda _: SAMPLES,
+        samples_for,
         signed=True,
         expensive=True,
         meaning="A linear model fitted to many random maskings of the text (LIME).",
@@ -223,7 +224,7 @@ _TABLE = (
         "kernel-shap",
         "surrogate",
         kernel_shap,
-        lambda _: SAMPLES,
+        samples_for,
         signed=True,
         expensive=True,
         meaning="Shapley values, estimated from many random maskings (KernelSHAP).",
@@ -273,7 +274,7 @@ _TABLE = (
         "ensemble-top3",
         "ensemble",
         ensemble((lime, kernel_shap, of_units(integrated_gradient))),
-        lambda _: 2 * SAMPLES + 3 * STEPS,
+        lambda n: 2 * samples_for(n) + 3 * STEPS,
         signed=True,
         on_request=True,
         by_gradient=True,
@@ -294,7 +295,7 @@ _TABLE = (
                 kernel_shap,
             )
         ),
-        lambda _: 2 * SAMPLES + 3 * STEPS + 8,
+        lambda n: 2 * samples_for(n) + 3 * STEPS + 8,
         signed=True,
         not_for=BILSTM_TYPE,
         on_request=True,
@@ -337,6 +338,36 @@ _TABLE = (
         meaning="Gradients at random points between the text and noisy mask embeddings (GradientSHAP).",
     ),
     sequential("sequential-ig", on_request=True),
+    ImportanceMeasure(
+        "shapley-sampled",
+        "surrogate",
+        shapley_sampled,
+        lambda n: 2 * PAIRS * max(0, n - 1) + 2,
+        signed=True,
+        on_request=True,
+        expensive=True,
+        meaning="Shapley values, from adding tokens in random orders and their reverses.",
+    ),
+    ImportanceMeasure(
+        "banzhaf",
+        "surrogate",
+        banzhaf,
+        lambda n: samples_for(n) + 2,
+        signed=True,
+        on_request=True,
+        expensive=True,
+        meaning="Banzhaf values: mean score of random maskings with the token, less that of those without it.",
+    ),
+    ImportanceMeasure(
+        "partition-shap",
+        "surrogate",
+        partition_shap,
+        owen_passes,
+        signed=True,
+        on_request=True,
+        expensive=True,
+        meaning="Owen values: Shapley values of halves of the text, of their halves, down to the tokens.",
+    ),
 )
 
 
