@@ -16,6 +16,8 @@ from faithmeter.importance.attention import (
     attention_at,
     attention_average,
     attention_average_at,
+    attention_relevance,
+    attention_relevance_at,
     attention_rollout,
     attention_rollout_at,
     scaled_attention,
@@ -36,6 +38,7 @@ from faithmeter.importance.gradient import (
     integrated_gradient,
     integrated_gradient_at,
 )
+from faithmeter.importance.lrp import attention_lrp
 from faithmeter.importance.measure import (
     ImportanceMeasure,
     absolute,
@@ -367,6 +370,28 @@ _TABLE = (
         on_request=True,
         expensive=True,
         meaning="Owen values: Shapley values of halves of the text, of their halves, down to the tokens.",
+    ),
+    ImportanceMeasure(
+        "chefer",
+        "attention",
+        of_units(attention_relevance),
+        lambda _: 3,
+        signed=False,
+        at=attention_relevance_at,
+        not_for=BILSTM_TYPE,
+        on_request=True,
+        by_gradient=True,
+        meaning="Positive part of attention times its gradient, propagated through all layers (Chefer et al.).",
+    ),
+    ImportanceMeasure(
+        "attn-lrp",
+        "gradient",
+        of_units(attention_lrp),
+        lambda _: 3,
+        signed=True,
+        not_for=BILSTM_TYPE,
+        on_request=True,
+        meaning="Relevance propagated from the class's score back to the token, layer by layer (AttnLRP).",
     ),
 )
 
