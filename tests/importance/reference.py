@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from conftest import WORDS, random_classifier
 
+from faithmeter.data.batch import Batch
 from faithmeter.models.from_scratch import bilstm_classifier, small_classifier
 
 TEXTS = ["the film was great", "it was not awful at all", "was the story bad? the plot was very good!", "great"]
@@ -139,3 +140,30 @@ def any_classifier(architecture):
     if architecture == "bilstm-attention":
         return bilstm_classifier(2 * [" ".join(WORDS), *TEXTS], ("a", "b", "c"), pairs=True, seed=0)
     return strong_classifier(architecture)
+
+
+ONE = torch.ones(1, dtype=torch.long)  # the target of a planted text
+
+
+class Additive:
+    """A classifier whose logit loses what is planted at each masked token, and that counts what it is asked."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, effects):
+        self.effects, self.asked = torch.as_tensor(effects, dtype=torch.float32), {}
+
+    def logits_of_masks(self, batch, rows, masked):
+        for row in batch.rows[rows].tolist():
+            self.asked[row] = self.asked.get(row, 0) + 1
+        lost = (masked * self.effects[rows][:, : masked.shape[1]]).sum(dim=1)
+        return torch.stack((lost * 0, 10 - lost), dim=1)
+
+
+def planted(*lengths, rows=None, units=None):
+    """A batch of texts of so many maskable tokens."""
+    width = max(lengths)
+    maskable = torch.arange(width) < torch.tensor(lengths)[:, None]
+    zero = torch.zeros(len(lengths), width, dtype=torch.long)
+    rows = torch.arange(len(lengths)) if rows is None else torch.tensor(rows)
+    return Batch(zero, maskable.long(), None, maskable, torch.zeros_like(maskable), zero[:, 0], rows, units)

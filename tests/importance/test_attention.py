@@ -128,3 +128,26 @@ def test_an_ensemble_is_the_mean_of_its_members_scaled_to_one(toy_classifier):
     # |1| + |-3| = 4 and |2| + |2| = 4; a member that says nothing of a text has no say, and counts
     found = ensemble((giving(1.0, -3.0, 0.0, 0.0), giving(2.0, 2.0, 5.0, 0.0)))(toy_classifier, batch, TARGETS[:2], 0)
     assert found[batch.maskable].tolist() == [0.375, -0.125, 0.5, 0.0]
+
+
+@pytest.mark.parametrize(("architecture", "read"), [("bert", slice(1)), ("gpt2", slice(-1, None)), ("t5", slice(None))])
+def test_relevance_through_attention_adds_up_layer_by_layer(architecture, read):
+    """R ← R + mean of heads of (A · ∇A)⁺ R from the identity, on the bare model and one text at a time."""
+    classifier = strong_classifier(architecture)
+    batch = example_batch(classifier, pairs=True, masked=True)
+    found = IMPORTANCE_MEASURES["chefer"].explain(classifier, batch, TARGETS, 0)
+    model = classifier.model.eval()
+    model.set_attn_implementation("eager")
+    for row in range(len(batch)):
+        one = alone(batch, row)
+        types = {} if one.token_type_ids is None else {"token_type_ids": one.token_type_ids}
+        ids = torch.where(one.masked, classifier.tokenizer.mask_token_id, one.input_ids)
+        output = model(input_ids=ids, attention_mask=one.attention_mask, **types, output_attentions=True)
+        gradients = torch.autograd.grad(output.logits[0, TARGETS[row]], output.attentions)
+        relevance = torch.eye(ids.shape[1])
+        for layer, gradient in zip(output.attentions, gradients, strict=True):
+            positive = torch.stack([(a * g).relu() for a, g in zip(layer[0], gradient[0], strict=True)])
+            relevance = relevance + positive.detach().mean(dim=0) @ relevance
+        expected = (relevance - torch.eye(len(relevance)))[read].mean(dim=0) * one.maskable[0]
+        assert expected.max() > 1e-4
+        torch.testing.assert_close(found[row, : len(expected)], expected, atol=1e-5, rtol=1e-5)

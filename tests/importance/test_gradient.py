@@ -83,8 +83,8 @@ def test_norms_over_the_vocabulary_worked_by_hand():
     gradients = torch.tensor([[1.0, 2.0], [0.0, 0.0], [-1.0, 1.0]])
     # W g = (1, −4, 5), (0, 0, 0), (−1, −2, −2)
     torch.testing.assert_close(gradient_module._l1_over_vocabulary(gradients, words), torch.tensor([10.0, 0.0, 5.0]))
-    by_gram = gradient_module._l2_over_vocabulary(gradients, words)
-    directly = gradient_module._l2_over_vocabulary(gradients[:1], words)  # fewer tokens than dimensions
+    by_gram = gradient_module.l2_over_vocabulary(gradients, words)
+    directly = gradient_module.l2_over_vocabulary(gradients[:1], words)  # fewer tokens than dimensions
     torch.testing.assert_close(by_gram, torch.tensor([42.0**0.5, 0.0, 3.0]))
     torch.testing.assert_close(directly, torch.tensor([42.0**0.5]))
 
@@ -98,7 +98,7 @@ def test_norms_do_not_depend_on_where_the_tiles_end():
         gradient_module._l1_over_vocabulary(gradients, words), products.abs().sum(1), rtol=1e-5, atol=0
     )
     torch.testing.assert_close(
-        gradient_module._l2_over_vocabulary(gradients, words), products.norm(dim=1), rtol=1e-5, atol=0
+        gradient_module.l2_over_vocabulary(gradients, words), products.norm(dim=1), rtol=1e-5, atol=0
     )
 
 

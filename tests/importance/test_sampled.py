@@ -6,38 +6,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import random_classifier
-from importance.reference import TARGETS, alone, example_batch, strong_classifier
+from importance.reference import ONE, TARGETS, Additive, alone, example_batch, planted, strong_classifier
 
-from faithmeter.data.batch import Batch
 from faithmeter.data.units import with_units
 from faithmeter.importance.occlusion import PASSES, even_parts, leave_one_out, leave_one_out_sampled, neighbours
 from faithmeter.importance.table import IMPORTANCE_MEASURES
-
-ONE = torch.ones(1, dtype=torch.long)
-
-
-class Additive:
-    """A classifier whose logit loses what is planted at each masked token, and that counts what it is asked."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, effects):
-        self.effects, self.asked = torch.as_tensor(effects, dtype=torch.float32), {}
-
-    def logits_of_masks(self, batch, rows, masked):
-        for row in batch.rows[rows].tolist():
-            self.asked[row] = self.asked.get(row, 0) + 1
-        lost = (masked * self.effects[rows][:, : masked.shape[1]]).sum(dim=1)
-        return torch.stack((lost * 0, 10 - lost), dim=1)
-
-
-def planted(*lengths, rows=None, units=None):
-    """A batch of texts of so many maskable tokens."""
-    width = max(lengths)
-    maskable = torch.arange(width) < torch.tensor(lengths)[:, None]
-    zero = torch.zeros(len(lengths), width, dtype=torch.long)
-    rows = torch.arange(len(lengths)) if rows is None else torch.tensor(rows)
-    return Batch(zero, maskable.long(), None, maskable, torch.zeros_like(maskable), zero[:, 0], rows, units)
 
 
 @pytest.mark.parametrize("masked", [False, True])

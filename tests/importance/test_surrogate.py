@@ -8,10 +8,30 @@ import numpy as np
 import pytest
 import torch
 from captum.attr import LimeBase
-from importance.reference import TARGETS, TEXTS, alone, example_batch, plain_logit, strong_classifier
+from importance.reference import (
+    ONE,
+    TARGETS,
+    TEXTS,
+    Additive,
+    alone,
+    example_batch,
+    plain_logit,
+    planted,
+    strong_classifier,
+)
 from sklearn.linear_model import LinearRegression, Ridge
 
-from faithmeter.importance.surrogate import _constrained, _draw_by_shapley_kernel, _draw_near, _ridge, kernel_shap, lime
+from faithmeter.importance.surrogate import (
+    SAMPLES,
+    _constrained,
+    _draw_by_shapley_kernel,
+    _draw_near,
+    _ridge,
+    kernel_shap,
+    lime,
+    samples_for,
+)
+from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.masking import Purpose, random_stream
 
 
@@ -124,10 +144,10 @@ def test_lime_is_captums_on_the_same_samples(classifier):
 def test_samples_belong_to_the_seed_and_the_dataset_row_and_not_to_the_batch(classifier):
     encoded = classifier.encode([*TEXTS, TEXTS[2]])
     for explain in (lime, kernel_shap):
-        together = explain(classifier, encoded.batch([2, 0]), TARGETS[:2], 3, samples=30)
-        other = explain(classifier, encoded.batch([1, 2]), TARGETS[[1, 0]], 3, samples=30)
+        together = explain(classifier, encoded.batch([2, 0]), TARGETS[:2], 3, samples=50)
+        other = explain(classifier, encoded.batch([1, 2]), TARGETS[[1, 0]], 3, samples=50)
         np.testing.assert_allclose(together[0], other[1], atol=1e-5)
-        again = explain(classifier, encoded.batch([4]), TARGETS[:1], 3, samples=30)  # the same text in another row
+        again = explain(classifier, encoded.batch([4]), TARGETS[:1], 3, samples=50)  # the same text in another row
         assert not torch.allclose(again[0], together[0], atol=1e-5)
 
 
@@ -151,3 +171,31 @@ def test_lime_samples_lack_any_number_of_tokens_and_the_nearer_ones_weigh_more()
     # half of the tokens: cosine sqrt(1/2), distance 29.3 %, weight exp(-(29.3 / 25)^2 / 2)
     half = weights[kept.sum(axis=1) == 5][0]
     assert half == pytest.approx(np.exp(-((100 * (1 - np.sqrt(0.5)) / 25) ** 2) / 2))
+
+
+def share_found(explain, length, **asked):
+    """The share of the most important tenth of an exactly additive text that is found."""
+    effects = np.random.default_rng(length).standard_normal((1, length))
+    found = explain(Additive(effects), planted(length), ONE, 0, **asked)[0].numpy()
+    tenth = length // 10
+    return len({*np.argsort(-found)[:tenth]} & {*np.argsort(-effects[0])[:tenth]}) / tenth
+
+
+@pytest.mark.parametrize("explain", [lime, kernel_shap])
+def test_long_texts_get_as_many_samples_as_it_takes_to_find_what_is_important(explain, recwarn):
+    assert min(share_found(explain, length) for length in (50, 200, 510)) >= 0.95
+    assert not recwarn
+    with pytest.warns(UserWarning, match="too few to find the important ones"):  # 75 and 49 %, 30 and 35 %
+        assert max(share_found(explain, length, samples=200) for length in (200, 510)) <= 0.75
+
+
+def test_texts_of_up_to_50_units_get_the_200_samples_that_all_once_got():
+    assert [samples_for(units) for units in (0, 1, 50, 51, 510)] == [SAMPLES, 200, 200, 204, 2040]
+    effects = np.random.default_rng(0).standard_normal((1, 50))
+    for name, explain in (("lime", lime), ("kernel-shap", kernel_shap)):
+        by_default, as_before = (
+            explain(Additive(effects), planted(50), ONE, 0, **more) for more in ({}, {"samples": 200})
+        )
+        assert torch.equal(by_default, as_before)
+        passes = IMPORTANCE_MEASURES[name].passes
+        assert (passes(7), passes(51), passes(510)) == (200, 204, 2040)

@@ -29,7 +29,8 @@ def test_the_table_holds_the_measures_of_the_paper_under_their_own_names():
         "random", "grad-l1", "grad-l2", "x-grad-signed", "x-grad-abs", "ig-signed", "ig-abs", "loo-signed", "loo-abs",
         "loo-sampled", "beam", "search", "attention", "scaled-attention", "lime", "kernel-shap", "attention-average",
         "attention-rollout", "attention-rollout-residual", "deep-lift", "ensemble-top3", "ensemble-all",
-        "ig-mask-signed", "ig-mask-abs",
+        "ig-mask-signed", "ig-mask-abs", "smooth-grad", "smooth-x-grad", "gradient-shap", "sequential-ig",
+        "shapley-sampled", "banzhaf", "partition-shap", "chefer", "attn-lrp",
     ]  # fmt: skip
     assert all(name == measure.name for name, measure in IMPORTANCE_MEASURES.items())
     assert all(measure.differentiable == (measure.at is not None) for measure in IMPORTANCE_MEASURES.values())

@@ -57,6 +57,16 @@ def scaled_attention(classifier: Classifier, batch: Batch, targets: Tensor, _see
     return of_the_text(scaled_attention_at, classifier, batch, targets)
 
 
+def attention_relevance(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
+    """Return what the head reads of R − I, from R = I and R ← R + Ā R in every layer, Ā the heads' mean of (∇A ⊙ A)⁺.
+
+    Chefer et al. (2021), the rule of self-attention; ∇A is the gradient of the logit by the attention. The identity, by
+    which a token is relevant to itself, is taken away: it would favour the last token of a decoder, which its head
+    reads.
+    """
+    return of_the_text(attention_relevance_at, classifier, batch, targets)
+
+
 # ------------------------------------------------------------------------------------ the same at any embeddings
 
 
@@ -110,6 +120,26 @@ def scaled_attention_at(
             return logits, attention_of_what_is_read(classifier.model, part, layers[-1] * gradient)
 
     return _packed(classifier, batch, embeddings, scaled)
+
+
+def attention_relevance_at(
+    classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the logits and `attention_relevance` at these embeddings."""
+    twice = embeddings.requires_grad
+
+    def relevant(part: Batch, rows: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            logits, layers = classifier.logits_and_attentions(part, point if twice else point.clone().requires_grad_())
+            wanted = logits.gather(1, targets[rows][:, None]).sum()
+            gradients = torch.autograd.grad(wanted, layers, create_graph=twice)
+            identity = torch.eye(layers[0].shape[-1], device=point.device)
+            relevance = identity.expand(len(part), -1, -1)
+            for layer, gradient in zip(layers, gradients, strict=True):
+                relevance = relevance + (layer * gradient).float().clamp_min(0).mean(dim=1) @ relevance
+            return logits, attention_of_what_is_read(classifier.model, part, (relevance - identity)[:, None])
+
+    return _packed(classifier, batch, embeddings, relevant)
 
 
 def _reduced(classifier: Classifier, batch: Batch, embeddings: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:

@@ -66,7 +66,7 @@ def _multipliers(classifier: Classifier, batch: Batch, embeddings: Tensor, targe
     yield_to_cancellation()
     twice = embeddings.requires_grad
     rescale = _Rescale(twice)
-    with _activations_as_a_whole(classifier.model, rescale):
+    with activations_as_a_whole(classifier.model, rescale.activation):
         with rescale, torch.no_grad():
             classifier.logits_from(batch, torch.zeros_like(embeddings))
         rescale.recording = False
@@ -165,14 +165,14 @@ def _rise(
 
 
 @contextmanager
-def _activations_as_a_whole(model: nn.Module, rescale: _Rescale) -> Iterator[None]:
+def activations_as_a_whole(model: nn.Module, as_one: Callable[[Activation, Tensor], Tensor]) -> Iterator[None]:
     """Let modules that are activation functions of their own making be seen as one: some are built of products."""
     changed: list[nn.Module] = []
     try:
         for module in model.modules():
             if type(module).__module__ == "transformers.activations" and "forward" not in vars(module):
                 # of the instance, and taken away again: the class and every other model of it stay as they are
-                module.forward = partial(rescale.activation, module.forward)
+                module.forward = partial(as_one, module.forward)
                 changed.append(module)
         yield
     finally:

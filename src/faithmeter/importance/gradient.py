@@ -65,7 +65,7 @@ def gradient_l1_at(classifier: Classifier, batch: Batch, embeddings: Tensor, tar
 
 def gradient_l2_at(classifier: Classifier, batch: Batch, embeddings: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits and `gradient_l2` at these embeddings."""
-    return _gradient_norm(classifier, batch, embeddings, targets, _l2_over_vocabulary)
+    return _gradient_norm(classifier, batch, embeddings, targets, l2_over_vocabulary)
 
 
 def input_times_gradient_at(
@@ -137,7 +137,7 @@ def _l1_over_vocabulary(gradients: Tensor, words: Tensor) -> Tensor:
     return norm
 
 
-def _l2_over_vocabulary(gradients: Tensor, words: Tensor) -> Tensor:
+def l2_over_vocabulary(gradients: Tensor, words: Tensor) -> Tensor:
     """Return sqrt(gᵀ (WᵀW) g): the Gram matrix is small, and W g is never written down.
 
     It costs as much as W g of as many tokens as there are dimensions; for fewer, W g itself is cheaper.

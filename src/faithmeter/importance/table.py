@@ -16,6 +16,8 @@ from faithmeter.importance.attention import (
     attention_at,
     attention_average,
     attention_average_at,
+    attention_relevance,
+    attention_relevance_at,
     attention_rollout,
     attention_rollout_at,
     scaled_attention,
@@ -36,6 +38,7 @@ from faithmeter.importance.gradient import (
     integrated_gradient,
     integrated_gradient_at,
 )
+from faithmeter.importance.lrp import attention_lrp
 from faithmeter.importance.measure import (
     ImportanceMeasure,
     absolute,
@@ -45,8 +48,16 @@ from faithmeter.importance.measure import (
     of_units,
 )
 from faithmeter.importance.occlusion import PASSES, leave_one_out, leave_one_out_sampled
+from faithmeter.importance.points import (
+    POINTS,
+    gradient_shap,
+    sequential_integrated_gradient,
+    smooth_gradient,
+    smooth_input_times_gradient,
+)
 from faithmeter.importance.search import evaluations, search
-from faithmeter.importance.surrogate import SAMPLES, kernel_shap, lime
+from faithmeter.importance.shapley import PAIRS, banzhaf, owen_passes, partition_shap, shapley_sampled
+from faithmeter.importance.surrogate import kernel_shap, lime, samples_for
 from faithmeter.models.bilstm import BiLSTMConfig
 
 if TYPE_CHECKING:
@@ -76,6 +87,21 @@ def integrated(
         from_zero=baseline == "zero",
         on_request=on_request,
         stepped=lambda other: integrated(name, signed=signed, baseline=baseline, steps=other, on_request=on_request),
+    )
+
+
+def sequential(name: str, *, steps: int = STEPS, on_request: bool = True) -> ImportanceMeasure:
+    """Return the row of sequential integrated gradients with so many steps."""
+    return ImportanceMeasure(
+        name,
+        "gradient",
+        partial(sequential_integrated_gradient, steps=steps),
+        lambda n: 3 * steps * n,
+        signed=True,
+        meaning="Integrated gradients of each token by itself, from the mask token's embedding, the others in place.",
+        on_request=on_request,
+        expensive=True,
+        stepped=lambda other: sequential(name, steps=other, on_request=on_request),
     )
 
 
@@ -192,7 +218,7 @@ _TABLE = (
         "lime",
         "surrogate",
         lime,
-        lambda _: SAMPLES,
+        samples_for,
         signed=True,
         expensive=True,
         meaning="A linear model fitted to many random maskings of the text (LIME).",
@@ -201,7 +227,7 @@ _TABLE = (
         "kernel-shap",
         "surrogate",
         kernel_shap,
-        lambda _: SAMPLES,
+        samples_for,
         signed=True,
         expensive=True,
         meaning="Shapley values, estimated from many random maskings (KernelSHAP).",
@@ -251,7 +277,7 @@ _TABLE = (
         "ensemble-top3",
         "ensemble",
         ensemble((lime, kernel_shap, of_units(integrated_gradient))),
-        lambda _: 2 * SAMPLES + 3 * STEPS,
+        lambda n: 2 * samples_for(n) + 3 * STEPS,
         signed=True,
         on_request=True,
         by_gradient=True,
@@ -272,7 +298,7 @@ _TABLE = (
                 kernel_shap,
             )
         ),
-        lambda _: 2 * SAMPLES + 3 * STEPS + 8,
+        lambda n: 2 * samples_for(n) + 3 * STEPS + 8,
         signed=True,
         not_for=BILSTM_TYPE,
         on_request=True,
@@ -283,6 +309,90 @@ _TABLE = (
     # For models for which zero is no start (`completeness`). Last, so that the others keep their colours.
     integrated("ig-mask-signed", signed=True, baseline="mask", on_request=True),
     integrated("ig-mask-abs", signed=False, baseline="mask", on_request=True),
+    ImportanceMeasure(
+        "smooth-grad",
+        "gradient",
+        of_units(smooth_gradient, power=2),
+        lambda _: 3 * POINTS,
+        signed=False,
+        on_request=True,
+        expensive=True,
+        meaning="L2 norm of the gradient, averaged over noisy copies of the text (SmoothGrad).",
+    ),
+    ImportanceMeasure(
+        "smooth-x-grad",
+        "gradient",
+        of_units(smooth_input_times_gradient),
+        lambda _: 3 * POINTS,
+        signed=True,
+        on_request=True,
+        expensive=True,
+        meaning="The token's embedding times the gradient averaged over noisy copies of the text.",
+        from_zero=True,
+    ),
+    ImportanceMeasure(
+        "gradient-shap",
+        "gradient",
+        of_units(gradient_shap),
+        lambda _: 3 * POINTS,
+        signed=True,
+        on_request=True,
+        expensive=True,
+        meaning="Gradients at random points between the text and noisy mask embeddings (GradientSHAP).",
+    ),
+    sequential("sequential-ig", on_request=True),
+    ImportanceMeasure(
+        "shapley-sampled",
+        "surrogate",
+        shapley_sampled,
+        lambda n: 2 * PAIRS * max(0, n - 1) + 2,
+        signed=True,
+        on_request=True,
+        expensive=True,
+        meaning="Shapley values, from adding tokens in random orders and their reverses.",
+    ),
+    ImportanceMeasure(
+        "banzhaf",
+        "surrogate",
+        banzhaf,
+        lambda n: samples_for(n) + 2,
+        signed=True,
+        on_request=True,
+        expensive=True,
+        meaning="Banzhaf values: mean score of random maskings with the token, less that of those without it.",
+    ),
+    ImportanceMeasure(
+        "partition-shap",
+        "surrogate",
+        partition_shap,
+        owen_passes,
+        signed=True,
+        on_request=True,
+        expensive=True,
+        meaning="Owen values: Shapley values of halves of the text, of their halves, down to the tokens.",
+    ),
+    ImportanceMeasure(
+        "chefer",
+        "attention",
+        of_units(attention_relevance),
+        lambda _: 3,
+        signed=False,
+        at=attention_relevance_at,
+        not_for=BILSTM_TYPE,
+        on_request=True,
+        by_gradient=True,
+        meaning="Positive part of attention times its gradient, propagated through all layers (Chefer et al.).",
+    ),
+    ImportanceMeasure(
+        "attn-lrp",
+        "gradient",
+        of_units(attention_lrp),
+        lambda _: 3,
+        signed=True,
+        not_for=BILSTM_TYPE,
+        on_request=True,
+        meaning="Relevance propagated from the class's score back to the token, layer by layer (AttnLRP).",
+    ),
 )
 
 
