@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from faithmeter.data.labels import clean_labels, decimal_classes, nameless, numbers_first, require_clear_labels
+from faithmeter.data.leaks import label_in_input, seen_in_training
 from faithmeter.data.outputs import names_told, number_outputs, with_outputs
 from faithmeter.data.tables import SUFFIXES, Row, columns_of, holds_bytes, read_rows
 from faithmeter.data.tasks import Task, find_task
@@ -277,9 +278,9 @@ def load_splits(
     them. Ambiguous spellings of labels are an error, unless they are known to be intended (`labels_known`), as those of
     an existing run.
     """
-    task = spec.resolved()
+    task, reporter = spec.resolved(), reporter or Silent()
     needed = _needed_columns(task, spec.group)
-    raw, origin = _raw_splits(task, spec, (*needed, *keep), reporter or Silent())
+    raw, origin = _raw_splits(task, spec, (*needed, *keep), reporter)
     notes = [f"The data is from {origin}."]
     source, whole = _Source(task, spec, origin, needed, keep), "test" not in raw  # else test is cut from train
     # each row is let go of where it was read, as soon as it has its place in a table: a large file is there once
@@ -293,6 +294,8 @@ def load_splits(
         count = getattr(spec, f"{part}_rows")
         if count is not None:
             tables[part] = _subset(tables[part], count, spec.seed)
+    if not labels_known:  # else who made the run was told
+        notes += _tell_leaks(tables, reporter, own=spec.data is not None)
     if task.problem == CLASSES:
         labels = _number_labels(tables, task, origin)
     else:
@@ -529,6 +532,19 @@ def _in_two_splits(tables: Mapping[str, Sequence[Row]], group: str | None) -> li
     if not both:
         return []
     return [f"{both} of {len(tested)} groups of test texts ({group}) are in train or validation, too."]
+
+
+def _tell_leaks(tables: Mapping[str, Sequence[Row]], reporter: Reporter, *, own: bool) -> list[str]:
+    """Warn of labels in the input and of test texts seen in training; return notes of what hardly matters.
+
+    The columns of named tasks are known to be right: only the user's `own` are searched for labels.
+    """
+    for warning in label_in_input(tables["train"]) if own else ():
+        reporter.warn(warning)
+    seen, many = seen_in_training(tables)
+    if many and seen is not None:
+        reporter.warn(seen)
+    return [seen] if seen is not None and not many else []
 
 
 def require_columns(row: Row, needed: Iterable[str], where: str, own: bool = False) -> None:
