@@ -31,6 +31,7 @@ from faithmeter import (
     attack,
     audit,
     check,
+    explain,
     files,
     measure,
     report,
@@ -250,8 +251,56 @@ def test_damaged_tables_that_only_a_report_reads_are_refused_in_words(run):
 @pytest.mark.parametrize("file", ["config.json", "measurements/settings.json"])
 def test_settings_that_cannot_be_read_are_refused_in_words(run, file):
     cut(run.path / file)
+    (run.measurements / ".settings.json.sum").unlink()  # as earlier versions left it
     with pytest.raises(InputError, match=r"is damaged: it cannot be read as JSON. Restore it from a copy"):
         measure(run.path, MEASURED)
+
+
+def test_settings_that_were_changed_or_lost_are_refused_by_whatever_follows_them(run):
+    file = run.measurements / "settings.json"
+    whole = file.read_text()
+    file.write_text(whole.replace('"token"', '"word"'))  # a text would be explained by other units
+    for follow in (lambda: explain(run.path, "good film"), lambda: measure(run.path, MEASURED)):
+        with pytest.raises(InputError, match=r"settings.json is damaged: its checksum.*Restore it from a copy"):
+            follow()
+    file.unlink()
+    for follow in (lambda: explain(run.path, "good film"), lambda: measure(run.path, MEASURED)):
+        with pytest.raises(InputError, match=r"measurements holds results without their settings.json"):
+            follow()
+    file.write_text(whole)
+    assert explain(run.path, "good film")
+
+
+@pytest.mark.parametrize("name", ["step-03.safetensors", "anywhere.safetensors", "masf.json"])
+@pytest.mark.parametrize("sums", [True, False])
+def test_an_in_distribution_test_that_lost_a_file_is_refused_and_fitted_again(run, measured, name, sums):
+    (run.in_distribution_folder / name).unlink()
+    for file in () if sums else run.in_distribution_folder.glob(".*.sum"):
+        file.unlink()  # as earlier versions left it
+    for follow in (lambda: explain(run.path, "good film"), lambda: measure(run.path, MEASURED)):
+        with pytest.raises(InputError, match=rf"{name}.*faithmeter check"):
+            follow()
+    if sums:
+        check(run.path, reporter=(said := Listener()))
+        assert any(f"{name} is gone" in warning for warning in said.warnings)
+        measure(run.path, MEASURED)
+        assert untimed(run) == untimed(measured)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
+def test_a_model_that_lost_a_file_is_refused_with_what_to_do(run, name):
+    (run.model_folder / name).unlink()
+    with pytest.raises(InputError, match=rf"{name} is gone. Restore it from a copy, or remove .*train again"):
+        explain(run.path, "good film")
+
+
+def test_a_part_that_is_gone_is_not_left_out_of_a_summary(run):
+    audit(run.path, AuditOptions(("erasure",), ("grad-l2",), rows=8))
+    next(run.judgements.rglob("*.parquet")).unlink()
+    with pytest.raises(InputError, match=r"parquet is gone"):
+        measure(run.path, MEASURED)
+    audit(run.path, AuditOptions(("erasure",), ("grad-l2",), rows=8))
+    measure(run.path, MEASURED)
 
 
 @pytest.mark.parametrize("which", ["last", "best", "all"])
