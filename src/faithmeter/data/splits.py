@@ -18,7 +18,7 @@ import numpy as np
 from faithmeter.data.labels import clean_labels, decimal_classes, nameless, numbers_first, require_clear_labels
 from faithmeter.data.leaks import label_in_input, seen_in_training
 from faithmeter.data.outputs import names_told, number_outputs, with_outputs
-from faithmeter.data.tables import SUFFIXES, Row, columns_of, holds_bytes, read_rows
+from faithmeter.data.tables import SUFFIXES, Row, columns_of, holds_bytes, is_text, read_rows
 from faithmeter.data.tasks import Task, find_task
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.problems import CLASSES, LABELS, NUMBER, metric_for
@@ -334,7 +334,7 @@ def _table(rows: list[Row], part: str, source: _Source, kept_needed: bool, notes
     require_columns(rows[0], source.needed, where, own=spec.data is not None)
     if kept_needed:
         require_columns(rows[0], source.keep[:1], where)
-    require_text(rows, source.needed, where)
+    require_text(rows, [column for column in source.needed if column != spec.group], where)
     if task.prepare is not None:
         rows = task.prepare(rows, spec.seed)
     columns = {new: old for new, old in (("text", task.text), ("context", task.context)) if old is not None}
@@ -560,10 +560,18 @@ def require_columns(row: Row, needed: Iterable[str], where: str, own: bool = Fal
 
 
 def require_text(rows: Sequence[Row], columns: Iterable[str], where: str) -> None:
-    """Refuse a column of bytes that are not text."""
+    """Refuse a row without one of the columns, and cells that are not text: bytes, and halves of characters."""
     for column in columns:
-        if any(holds_bytes(row.get(column)) for row in rows):
-            raise InputError(f"{where}: the column {column!r} holds bytes that are not UTF-8. Store it as text.")
+        for number, row in enumerate(rows, start=1):
+            if column not in row:
+                raise InputError(f"{where}, row {number}: there is no {column!r}. Give the row one, or remove it.")
+            if holds_bytes(row[column]):
+                raise InputError(f"{where}: the column {column!r} holds bytes that are not UTF-8. Store it as text.")
+            if isinstance(row[column], str) and not is_text(row[column]):
+                raise InputError(
+                    f"{where}, row {number}: the column {column!r} holds half of a character (a lone surrogate, such "
+                    "as \\ud83d without what follows it), which is no text. Correct or remove the row."
+                )
 
 
 def as_text(value: Any) -> str:  # noqa: ANN401 (a cell of any file)
