@@ -687,7 +687,24 @@ def memory(monkeypatch):
     return limit
 
 
-@pytest.mark.parametrize("fail", [no_memory_of_the_processor, no_memory_of_a_gpu, no_memory_of_python])
+def no_memory_of_one_dnn():
+    raise RuntimeError("could not create a primitive")
+
+
+def no_memory_to_map():
+    raise RuntimeError("unable to mmap 512 bytes from file <model.safetensors>: Cannot allocate memory (12)")
+
+
+NO_MEMORY = (
+    no_memory_of_the_processor,
+    no_memory_of_a_gpu,
+    no_memory_of_python,
+    no_memory_of_one_dnn,
+    no_memory_to_map,
+)
+
+
+@pytest.mark.parametrize("fail", NO_MEMORY)
 def test_a_lack_of_memory_is_known_however_it_is_said(fresh, memory, fail):
     whole = fresh.classifier()
     texts = whole.encode([row["text"] for row in sentiment_rows(20)])
@@ -903,3 +920,25 @@ def test_every_test_that_the_page_on_faults_names_is_there():
     there = {name for file in tests.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", file.read_text())}
     assert len(named) > 40
     assert not set(named) - there
+
+
+# ------------------------------------------------------------------------------------------------- nobody gets in
+
+
+@pytest.mark.parametrize("name", [".lock", ".at-work"])
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(tmp_path, name):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "precious")
+    begin = files.only_one if name == ".lock" else files.at_work
+    with pytest.raises(InputError, match="is a link, and the file of a lock never is"), begin(tmp_path / "run"):
+        pass
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_colleague_may_read_every_file_of_a_run(run):
+    allowed = 0o666 & ~files._umask()
+    modes = {
+        str(file.relative_to(run.path)): file.stat().st_mode & 0o777 for file in run.path.rglob("*") if file.is_file()
+    }
+    assert {name: mode for name, mode in modes.items() if mode != allowed} == {}

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from faithmeter.errors import InputError
 
@@ -155,6 +155,13 @@ def read_jsonl(path: Path, remedy: str) -> list[Any]:
         raise InputError(f"{path} is damaged: a line of it cannot be read as JSON. {remedy}") from error
 
 
+def _umask() -> int:
+    """Return which rights new files do not get. It can only be read by setting it, so it is set to itself."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 @contextmanager
 def new_folder(path: Path, *, sum_all: bool = False) -> Iterator[Path]:
     """Yield a folder to fill, which takes the place of `path` only when all of it is written.
@@ -167,6 +174,7 @@ def new_folder(path: Path, *, sum_all: bool = False) -> Iterator[Path]:
     try:
         yield temporary
         for file in [file for file in temporary.rglob("*") if file.is_file()]:
+            file.chmod(0o666 & ~_umask())  # safetensors leaves its own for the owner alone
             with file.open("rb") as written:
                 os.fsync(written.fileno())
                 summed = file.name.endswith(SUMMED) or (sum_all and not file.name.startswith("."))
@@ -177,6 +185,13 @@ def new_folder(path: Path, *, sum_all: bool = False) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _opened(lock: Path) -> IO[bytes]:
+    """Open the file of a lock without changing it; a link is refused, because it may lead to any file."""
+    if lock.is_symlink():
+        raise InputError(f"{lock} is a link, and the file of a lock never is: remove it.")
+    return lock.open("ab")
 
 
 @contextmanager
@@ -190,7 +205,7 @@ def only_one(folder: Path, *, together: bool = False) -> Iterator[None]:
     except ImportError:  # a system without such locks
         yield
         return
-    with (folder / LOCK).open("w") as lock:
+    with _opened(folder / LOCK) as lock:
         try:
             fcntl.flock(lock, (fcntl.LOCK_SH if together else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
@@ -208,7 +223,7 @@ def at_work(folder: Path) -> Iterator[None]:
     except ImportError:  # a system without such locks
         yield
         return
-    with (folder / ".at-work").open("w") as lock:
+    with _opened(folder / ".at-work") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         yield
 
@@ -219,5 +234,5 @@ def wait_until_nobody_is_at_work(folder: Path) -> None:
         import fcntl
     except ImportError:
         return
-    with (folder / ".at-work").open("w") as lock:
+    with _opened(folder / ".at-work") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
