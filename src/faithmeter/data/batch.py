@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.data.tables import is_text
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, is_text
 from faithmeter.masking import Mask
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]

@@ -18,9 +18,9 @@ import numpy as np
 from faithmeter.data.labels import clean_labels, decimal_classes, nameless, numbers_first, require_clear_labels
 from faithmeter.data.leaks import label_in_input, seen_in_training
 from faithmeter.data.outputs import names_told, number_outputs, with_outputs
-from faithmeter.data.tables import SUFFIXES, Row, columns_of, holds_bytes, is_text, read_rows
+from faithmeter.data.tables import SUFFIXES, Row, columns_of, holds_bytes, read_rows
 from faithmeter.data.tasks import Task, find_task
-from faithmeter.errors import InputError, first_line, nearest
+from faithmeter.errors import InputError, first_line, is_text, nearest
 from faithmeter.problems import CLASSES, LABELS, NUMBER, metric_for
 from faithmeter.progress import Reporter, Silent
 

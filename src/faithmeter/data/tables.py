@@ -146,17 +146,6 @@ def holds_bytes(value: Any) -> bool:  # noqa: ANN401
     return any(isinstance(one, bytes) for one in (value if isinstance(value, list) else (value,)))
 
 
-def is_text(value: str) -> bool:
-    """Whether a string can be written: halves of characters cannot."""
-    if value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _not_text(path: Path) -> InputError:
     """Return the error for a file that is not UTF-8, which names the line; None of it needs to be in memory before."""
     with path.open("rb") as file, _decompressed(file, path) as raw:

@@ -6,7 +6,8 @@ trained may get a new head, with a message.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from faithmeter.data.labels import nameless
 from faithmeter.errors import InputError
 from faithmeter.models.bilstm import BiLSTMForSequenceClassification
 from faithmeter.models.lora import base_of, classes_in, is_adapter, merged, require_base
-from faithmeter.models.sources import model_source, reading
+from faithmeter.models.memory import out_of_memory
+from faithmeter.models.sources import cannot_load, model_source, require_safetensors
 from faithmeter.models.t5 import ENCODERS, on_the_encoder
 from faithmeter.problems import CLASSES, LABELS, NUMBER, PROBLEMS, Problem, problem_in, says_nothing
 
@@ -37,6 +39,23 @@ OTHER_HEADS = {
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SHOWN = 3  # weights that a message names
 NO_WEIGHTS = (".position_ids", ".token_type_ids", ".inv_freq")  # constants that older versions of transformers saved
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turn what transformers raises while it reads a model's files into an error that says what to do.
+
+    Damaged files make it, and the libraries that it calls, raise errors of every kind.
+    """
+    try:
+        require_safetensors(name)
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        raise InputError(cannot_load(name, error)) from error
 
 
 def read_config(name: str) -> transformers.PretrainedConfig:

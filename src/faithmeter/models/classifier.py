@@ -25,6 +25,7 @@ from faithmeter.models.checkpoint import (
     outputs,
     read_config,
     read_model,
+    reading,
     require_classifier,
     require_outputs,
     tokenizer_source,
@@ -38,7 +39,7 @@ from faithmeter.models.lora import Lora, add_lora, save_adapter
 from faithmeter.models.memory import MemoryLimit, finite
 from faithmeter.models.objects import quantised
 from faithmeter.models.padding import NOTE, padding_matters
-from faithmeter.models.sources import model_source, reading
+from faithmeter.models.sources import model_source
 from faithmeter.models.special_tokens import (
     give_missing_tokens,
     require_embeddings,

