@@ -31,6 +31,7 @@ from faithmeter import (
     attack,
     audit,
     check,
+    explain,
     files,
     measure,
     report,
@@ -250,8 +251,56 @@ def test_damaged_tables_that_only_a_report_reads_are_refused_in_words(run):
 @pytest.mark.parametrize("file", ["config.json", "measurements/settings.json"])
 def test_settings_that_cannot_be_read_are_refused_in_words(run, file):
     cut(run.path / file)
+    (run.measurements / ".settings.json.sum").unlink()  # as earlier versions left it
     with pytest.raises(InputError, match=r"is damaged: it cannot be read as JSON. Restore it from a copy"):
         measure(run.path, MEASURED)
+
+
+def test_settings_that_were_changed_or_lost_are_refused_by_whatever_follows_them(run):
+    file = run.measurements / "settings.json"
+    whole = file.read_text()
+    file.write_text(whole.replace('"token"', '"word"'))  # a text would be explained by other units
+    for follow in (lambda: explain(run.path, "good film"), lambda: measure(run.path, MEASURED)):
+        with pytest.raises(InputError, match=r"settings.json is damaged: its checksum.*Restore it from a copy"):
+            follow()
+    file.unlink()
+    for follow in (lambda: explain(run.path, "good film"), lambda: measure(run.path, MEASURED)):
+        with pytest.raises(InputError, match=r"measurements holds results without their settings.json"):
+            follow()
+    file.write_text(whole)
+    assert explain(run.path, "good film")
+
+
+@pytest.mark.parametrize("name", ["step-03.safetensors", "anywhere.safetensors", "masf.json"])
+@pytest.mark.parametrize("sums", [True, False])
+def test_an_in_distribution_test_that_lost_a_file_is_refused_and_fitted_again(run, measured, name, sums):
+    (run.in_distribution_folder / name).unlink()
+    for file in () if sums else run.in_distribution_folder.glob(".*.sum"):
+        file.unlink()  # as earlier versions left it
+    for follow in (lambda: explain(run.path, "good film"), lambda: measure(run.path, MEASURED)):
+        with pytest.raises(InputError, match=rf"{name}.*faithmeter check"):
+            follow()
+    if sums:
+        check(run.path, reporter=(said := Listener()))
+        assert any(f"{name} is gone" in warning for warning in said.warnings)
+        measure(run.path, MEASURED)
+        assert untimed(run) == untimed(measured)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
+def test_a_model_that_lost_a_file_is_refused_with_what_to_do(run, name):
+    (run.model_folder / name).unlink()
+    with pytest.raises(InputError, match=rf"{name} is gone. Restore it from a copy, or remove .*train again"):
+        explain(run.path, "good film")
+
+
+def test_a_part_that_is_gone_is_not_left_out_of_a_summary(run):
+    audit(run.path, AuditOptions(("erasure",), ("grad-l2",), rows=8))
+    next(run.judgements.rglob("*.parquet")).unlink()
+    with pytest.raises(InputError, match=r"parquet is gone"):
+        measure(run.path, MEASURED)
+    audit(run.path, AuditOptions(("erasure",), ("grad-l2",), rows=8))
+    measure(run.path, MEASURED)
 
 
 @pytest.mark.parametrize("which", ["last", "best", "all"])
@@ -638,7 +687,24 @@ def memory(monkeypatch):
     return limit
 
 
-@pytest.mark.parametrize("fail", [no_memory_of_the_processor, no_memory_of_a_gpu, no_memory_of_python])
+def no_memory_of_one_dnn():
+    raise RuntimeError("could not create a primitive")
+
+
+def no_memory_to_map():
+    raise RuntimeError("unable to mmap 512 bytes from file <model.safetensors>: Cannot allocate memory (12)")
+
+
+NO_MEMORY = (
+    no_memory_of_the_processor,
+    no_memory_of_a_gpu,
+    no_memory_of_python,
+    no_memory_of_one_dnn,
+    no_memory_to_map,
+)
+
+
+@pytest.mark.parametrize("fail", NO_MEMORY)
 def test_a_lack_of_memory_is_known_however_it_is_said(fresh, memory, fail):
     whole = fresh.classifier()
     texts = whole.encode([row["text"] for row in sentiment_rows(20)])
@@ -854,3 +920,25 @@ def test_every_test_that_the_page_on_faults_names_is_there():
     there = {name for file in tests.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", file.read_text())}
     assert len(named) > 40
     assert not set(named) - there
+
+
+# ------------------------------------------------------------------------------------------------- nobody gets in
+
+
+@pytest.mark.parametrize("name", [".lock", ".at-work"])
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(tmp_path, name):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "precious")
+    begin = files.only_one if name == ".lock" else files.at_work
+    with pytest.raises(InputError, match="is a link, and the file of a lock never is"), begin(tmp_path / "run"):
+        pass
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_colleague_may_read_every_file_of_a_run(run):
+    allowed = 0o666 & ~files._umask()
+    modes = {
+        str(file.relative_to(run.path)): file.stat().st_mode & 0o777 for file in run.path.rglob("*") if file.is_file()
+    }
+    assert {name: mode for name, mode in modes.items() if mode != allowed} == {}

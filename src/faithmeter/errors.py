@@ -43,3 +43,14 @@ def require_finite(settings: Mapping[str, object]) -> None:
 def first_line(error: Exception) -> str:
     """Return the first line of another library's error message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def is_text(value: str) -> bool:
+    """Whether a string can be written: halves of characters cannot."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from faithmeter.errors import InputError
 
 # results: read by commands, never edited
-SUMMED = (".parquet", ".safetensors", ".jsonl", "outcome.json", "masf.json")
+SUMMED = (".parquet", ".safetensors", ".jsonl", "outcome.json", "masf.json", "settings.json")
 LOCK = ".lock"  # the file by which processes know of one another
 
 
@@ -56,9 +56,20 @@ def _sum_file(path: Path) -> Path:
 
 
 def damaged(path: Path) -> Path | None:
-    """Return the file that is not as it was written: `path`, or the first such one in it; None where all are whole."""
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    return next((file for file in files if not _is_whole(file)), None)
+    """Return the file that is not as it was written: `path`, or the first such one in it; None where all are whole.
+
+    A checksum in a folder whose file is gone tells of it, because a file is never removed by itself. So is what became
+    a folder where a file was written.
+    """
+    if not path.is_dir():
+        return None if _is_whole(path) else path
+    found = {file for file in path.rglob("*") if file.is_file()}
+    summed = {file.with_name(file.name[1 : -len(".sum")]) for file in found if _is_sum(file)}
+    return next((file for file in sorted(found | summed) if file in summed - found or not _is_whole(file)), None)
+
+
+def _is_sum(file: Path) -> bool:
+    return file.name.startswith(".") and file.name.endswith(".sum")
 
 
 def _is_whole(file: Path) -> bool:
@@ -98,7 +109,9 @@ def is_done(path: Path, tell: Callable[[str], None]) -> bool:
         number += 1
     path.rename(aside)
     _sum_file(path).unlink(missing_ok=True)
-    tell(f"{file} is damaged: it is not what was written. It is set aside as {aside.name}, and computed again.")
+    there = (aside / file.relative_to(path)).is_file()
+    what = "damaged: it is not what was written. It" if there else "gone. What is left"
+    tell(f"{file} is {what} is set aside as {aside.name}, and computed again.")
     return False
 
 
@@ -106,7 +119,8 @@ def require_whole(path: Path, remedy: str) -> Path:
     """Return the path of a result, a file or a folder; raise InputError with a remedy if it is damaged."""
     file = damaged(path)
     if file is not None:
-        raise InputError(f"{file} is damaged: its checksum does not match. {remedy}")
+        how = "damaged: its checksum does not match" if file.is_file() else "gone"
+        raise InputError(f"{file} is {how}. {remedy}")
     return path
 
 
@@ -124,7 +138,9 @@ def read_json(path: Path, remedy: str) -> Any:  # noqa: ANN401 (whatever was wri
     """Read one JSON object; raise InputError with a remedy if it is damaged."""
     try:
         return json.loads(require_whole(path, remedy).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is gone. {remedy}") from error
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged: it cannot be read as JSON. {remedy}") from error
 
 
@@ -139,6 +155,13 @@ def read_jsonl(path: Path, remedy: str) -> list[Any]:
         raise InputError(f"{path} is damaged: a line of it cannot be read as JSON. {remedy}") from error
 
 
+def _umask() -> int:
+    """Return which rights new files do not get. It can only be read by setting it, so it is set to itself."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 @contextmanager
 def new_folder(path: Path, *, sum_all: bool = False) -> Iterator[Path]:
     """Yield a folder to fill, which takes the place of `path` only when all of it is written.
@@ -151,6 +174,7 @@ def new_folder(path: Path, *, sum_all: bool = False) -> Iterator[Path]:
     try:
         yield temporary
         for file in [file for file in temporary.rglob("*") if file.is_file()]:
+            file.chmod(0o666 & ~_umask())  # safetensors leaves its own for the owner alone
             with file.open("rb") as written:
                 os.fsync(written.fileno())
                 summed = file.name.endswith(SUMMED) or (sum_all and not file.name.startswith("."))
@@ -161,6 +185,13 @@ def new_folder(path: Path, *, sum_all: bool = False) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _opened(lock: Path) -> IO[bytes]:
+    """Open the file of a lock without changing it; a link is refused, because it may lead to any file."""
+    if lock.is_symlink():
+        raise InputError(f"{lock} is a link, and the file of a lock never is: remove it.")
+    return lock.open("ab")
 
 
 @contextmanager
@@ -174,7 +205,7 @@ def only_one(folder: Path, *, together: bool = False) -> Iterator[None]:
     except ImportError:  # a system without such locks
         yield
         return
-    with (folder / LOCK).open("w") as lock:
+    with _opened(folder / LOCK) as lock:
         try:
             fcntl.flock(lock, (fcntl.LOCK_SH if together else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
@@ -192,7 +223,7 @@ def at_work(folder: Path) -> Iterator[None]:
     except ImportError:  # a system without such locks
         yield
         return
-    with (folder / ".at-work").open("w") as lock:
+    with _opened(folder / ".at-work") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         yield
 
@@ -203,5 +234,5 @@ def wait_until_nobody_is_at_work(folder: Path) -> None:
         import fcntl
     except ImportError:
         return
-    with (folder / ".at-work").open("w") as lock:
+    with _opened(folder / ".at-work") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

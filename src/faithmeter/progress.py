@@ -1,15 +1,19 @@
 """Progress of long work. The library is silent by default; the command line shows bars and lines."""
 
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 
 Advance = Callable[[int], None]
+# what terminals obey: escapes and other controls but tab and line end, and marks that turn the direction of writing
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _pause: ContextVar[Callable[[], None] | None] = ContextVar("pause", default=None)
 
 
@@ -28,6 +32,25 @@ def pausing(pause: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         _pause.reset(token)
+
+
+def harmless(text: str) -> str:
+    """Return a text in which a terminal obeys nothing: its controls are shown as pictures or code points."""
+    return CONTROLS.sub(_picture, text)
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+
+
+class SafeConsole(Console):
+    """A console that obeys only its own styles: texts, labels and paths of others may hold escape sequences."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the pieces to print, with the controls in their texts shown."""
+        for piece in super().render(renderable, options):
+            yield piece if piece.control else Segment(harmless(piece.text), piece.style)
 
 
 class Reporter(Protocol):
@@ -63,7 +86,7 @@ class OnlyWarnings(Silent):
 
     def warn(self, text: str) -> None:
         """Write a line."""
-        print(f"Warning: {text}", file=sys.stderr, flush=True)
+        print(f"Warning: {harmless(text)}", file=sys.stderr, flush=True)
 
 
 class Terminal:

@@ -435,3 +435,37 @@ def test_a_verbose_command_says_how_passes_are_computed(faithmeter, trained_toy,
         assert "There are no linear layers 'fast'" in printed
     finally:
         use_pass_options(PassOptions())
+
+
+@pytest.mark.parametrize("text", ["good \x1b]0;mine\x07 film", "good \x9b31m film", "good \u202e film"])
+def test_what_a_terminal_would_obey_in_a_text_is_shown_and_not_sent(checked_toy, faithmeter, text):
+    code, said = faithmeter("explain", checked_toy, text, "--measure", "grad-l2", "--orders", "0")
+    assert code == 0
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", said)
+    assert re.search("␛|U\\+009B|U\\+202E", said)
+    code, said = faithmeter("explain", checked_toy, "good", "--target", text)
+    assert code == 2
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", said)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (
+            errno.EACCES,
+            "the system refused /some/file: Permission denied. Commands that write need a run that is yours",
+        ),
+        (errno.EROFS, "Read-only file system. Commands that write"),
+        (errno.EFBIG, r"File too large. Raise the limit on the size of files \(`ulimit -f`\)"),
+        (errno.EISDIR, "Is a directory. Is it there, and is it a file where a file is expected"),
+    ],
+)
+def test_what_the_system_refuses_is_one_sentence(checked_toy, faithmeter, monkeypatch, number, words):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number), "/some/file")
+
+    monkeypatch.setattr("faithmeter.studies.explain.explain", refuse)
+    code, said = faithmeter("explain", checked_toy, "good film")
+    assert code == 2
+    assert re.search(words, said)
+    assert "Traceback" not in said

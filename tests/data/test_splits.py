@@ -1,5 +1,6 @@
 import gzip
 import json
+import random
 from collections import Counter
 from dataclasses import asdict
 
@@ -425,3 +426,49 @@ def test_the_texts_of_a_table_are_those_of_its_column_and_one_without_it_is_refu
     (tmp_path / "none.csv").write_text("id,body\n1,a film\n")
     with pytest.raises(InputError, match="no column 'text'"):
         texts_of(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize("column", ["text", "label"])
+def test_a_row_without_a_text_or_a_label_is_refused_by_its_number(write, column):
+    rows = sentiment_rows(20)
+    del rows[7][column]
+    with pytest.raises(InputError, match=rf"\(train\), row 8: there is no '{column}'. Give the row one"):
+        load_splits(DataSpec(data=str(write("rows.jsonl", rows))))
+
+
+def test_half_of_a_character_is_refused_by_its_row(write):
+    rows = sentiment_rows(20)
+    rows[3]["text"] += " \ud83d"
+    with pytest.raises(InputError, match=r"row 4: the column 'text' holds half of a character"):
+        load_splits(DataSpec(data=str(write("rows.jsonl", rows))))
+
+
+@pytest.mark.parametrize(
+    "line", ['{"text": ' + "[" * 100_000 + "]" * 100_000 + "}", '{"text": "a", "label": ' + "9" * 5000 + "}"]
+)
+def test_json_that_has_no_end_is_refused_with_its_line(tmp_path, line):
+    (tmp_path / "rows.jsonl").write_text(line + "\n")
+    with pytest.raises(InputError, match="line 1: not JSON"):
+        read_rows(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "jsonl.gz", "parquet"])
+def test_a_spoilt_file_is_read_or_refused_in_words_whatever_byte_it_is(tmp_path, kind):
+    rows, file = sentiment_rows(40), tmp_path / f"rows.{kind}"
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    else:
+        csv = "text,label\n" + "".join(f'"{row["text"]}",{row["label"]}\n' for row in rows)
+        file.write_bytes({"csv": csv.encode(), "jsonl": lines, "jsonl.gz": gzip.compress(lines, mtime=0)}[kind])
+    whole, generator, refused = file.read_bytes(), random.Random(0), 0
+    for _ in range(300):
+        spoilt = bytearray(whole)
+        for _ in range(generator.randint(1, 3)):
+            spoilt[generator.randrange(len(spoilt))] ^= 1 << generator.randrange(8)
+        file.write_bytes(spoilt)
+        try:
+            read_rows(file)
+        except InputError as error:
+            refused += str(file) in str(error)
+    assert refused > 50

@@ -333,3 +333,76 @@ def test_a_tokenizer_in_memory_without_words_is_refused():
         Classifier(random_classifier("bert").model, empty)
     assert byte_level_bpe().get_vocab()  # and one of bytes and pieces is none such
     assert random_classifier("roberta").encode(["good"]).maskable.any()
+
+
+# ------------------------------------------------------------------------------------------------- spoilt folders
+
+
+def cut_to(length):
+    return lambda folder: (folder / "model.safetensors").write_bytes(
+        (folder / "model.safetensors").read_bytes()[:length]
+    )
+
+
+def more_words(folder):
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["surplus"] = max(tokenizer["model"]["vocab"].values()) + 1
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def written_as(name, content):
+    return lambda folder: (folder / name).write_text(content)
+
+
+SPOILT = {
+    "weights cut": (cut_to(5000), r"could not be loaded: its files are damaged.*Fetch or save it again"),
+    "weights of four bytes": (cut_to(4), "its files are damaged"),
+    "weights empty": (cut_to(0), "its files are damaged"),
+    "a negative size": (lambda f: configure(f, hidden_size=-8), "its files are damaged"),
+    "no heads": (lambda f: configure(f, num_attention_heads=0), "its files are damaged"),
+    "layers in words": (lambda f: configure(f, num_hidden_layers="two"), "its files are damaged"),
+    "an unknown activation": (lambda f: configure(f, hidden_act="zz"), "its files are damaged"),
+    "classes with gaps": (lambda f: configure(f, id2label={"0": "a", "5": "b"}), r"classes \[0, 5\].*id2label"),
+    "a list of classes": (lambda f: configure(f, id2label=["a", "b"]), "its files are damaged"),
+    "quantised": (
+        lambda f: configure(f, quantization_config={"quant_method": "gptq", "bits": 4}),
+        r"is quantised \(gptq\).*give \(model, tokenizer, data\)",
+    ),
+    "more words than embeddings": (more_words, r"knows 61 tokens.*embeddings for 60: it cannot read 'surplus'"),
+    "a tokenizer config that is a list": (written_as("tokenizer_config.json", "[]"), "its files are damaged"),
+    "a longest text in words": (
+        written_as("tokenizer_config.json", '{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": "x"}'),
+        "model_max_length of its tokenizer is 'x'",
+    ),
+    "an index that is a list": (written_as("model.safetensors.index.json", "[]"), "its files are damaged"),
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_a_folder_that_is_spoilt_is_refused_in_a_sentence(folder, spoilt):
+    spoil, why = SPOILT[spoilt]
+    spoil(folder)
+    with pytest.raises(InputError, match=why):
+        load_classifier(str(folder), LABELS)
+
+
+@pytest.mark.parametrize("other", ["pytorch_model.bin", "../model/pytorch_model.bin", "../elsewhere.safetensors"])
+def test_an_index_that_names_a_pickle_or_a_file_elsewhere_is_refused(folder, other, monkeypatch):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "another.safetensors")
+    torch.save(weights, folder / "pytorch_model.bin")
+    save_file(weights, folder.parent / "elsewhere.safetensors", metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, other)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
+    with pytest.raises(InputError, match=r"index.json of .* names .*a pickle file can run any code"):
+        load_classifier(str(folder), LABELS)
+
+
+def test_a_model_in_several_safetensors_is_read(folder):
+    whole = load_classifier(str(folder), LABELS)
+    (folder / "model.safetensors").unlink()
+    whole.model.save_pretrained(folder, max_shard_size="20KB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    again = load_classifier(str(folder), LABELS)
+    assert torch.equal(again.vocabulary(), whole.vocabulary())

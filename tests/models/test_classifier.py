@@ -7,6 +7,7 @@ from conftest import ARCHITECTURES, TOKENIZERS, random_classifier
 
 from faithmeter.data.batch import CONTEXT, SPECIAL, TEXT
 from faithmeter.errors import InputError
+from faithmeter.explaining.explanation import explain_texts
 from faithmeter.models.classifier import Classifier, load_classifier
 from faithmeter.models.from_scratch import small_classifier
 from faithmeter.models.temporary import evaluating
@@ -225,3 +226,19 @@ def test_minilm_loads_from_its_package():
     classifier = load_classifier("minilm", ("negative", "positive"), new_head=True)
     assert classifier.max_length == 512
     assert classifier.predict(classifier.encode([SHORT])).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["good", None], "Text number 1, from 0, is of the type NoneType and no text"),
+        ([3], "Text number 0, from 0, is of the type int"),
+        (b"good", "Text number 0, from 0, is of the type int"),
+        (["good", "\ud83d film"], "Text number 1, from 0, holds half of a character"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_its_number(toy_classifier, texts, why):
+    with pytest.raises(InputError, match=why):
+        toy_classifier.encode(texts)
+    with pytest.raises(InputError, match=why):
+        explain_texts(toy_classifier, texts, measure="grad-l2")

@@ -5,11 +5,12 @@ import copy
 import pytest
 import torch
 from conftest import random_language_model as language_model
+from safetensors.torch import load_file, save_file
 
 from faithmeter import explain_texts
 from faithmeter.errors import InputError
 from faithmeter.models.classifier import Classifier, load_classifier
-from faithmeter.models.prompt import Prompt, prompted
+from faithmeter.models.prompt import Prompt, prompted, read_language_model
 
 TEXTS = ["the film was great", "it was not a very good story at all", "bad"]
 # one token and several: the tiny tokenizer knows few words
@@ -169,3 +170,17 @@ def test_words_that_are_the_same_or_empty_are_refused():
 def test_what_fills_a_slot_is_not_filled_again():
     prompt = Prompt("{text} / {context}: ", {"a": "x", "b": "y"})
     assert prompt.filled("see {context}", "see {text}") == "see {context} / see {text}: "
+
+
+def test_a_language_model_without_some_of_its_weights_is_refused_by_their_names(tmp_path):
+    model, tokenizer = language_model()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    read_language_model(str(tmp_path / "model"))
+    name = "model.layers.1.mlp.down_proj.weight"
+    save_file(
+        {k: v for k, v in weights.items() if k != name}, tmp_path / "model" / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(InputError, match=rf"do not fit a LlamaForCausalLM: {name} is missing"):
+        read_language_model(str(tmp_path / "model"))

@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
@@ -827,3 +828,28 @@ def test_the_synthetic_problem_is_a_page_with_a_verdict(tmp_path, faithmeter, mo
     assert (code, "--epochs has no effect here" in printed) == (2, True)
     code, printed = faithmeter("roar", tmp_path / "new", "--synthetic", "--seeds", "a")
     assert (code, "whole numbers" in printed) == (2, True)
+
+
+def test_card_and_report_do_not_say_where_files_are_on_this_machine(measured, tmp_path, monkeypatch, without_figures):
+    run = Run(shutil.copytree(measured.path, tmp_path / "home" / "somebody" / "run"))
+    config = json.loads((run.path / "config.json").read_text())
+    config["model"] = str(tmp_path / "home" / "somebody" / "start" / "model")
+    (run.path / "config.json").write_text(json.dumps(config))
+    run = Run(run.path)
+    assert str(tmp_path) not in model_card(run)
+    assert "Trained from start/model" in model_card(run)
+    files = report([run.path], tmp_path / "out", formats=("html", "markdown"), examples=False)
+    pages = "".join(file.read_text() for file in files if file.suffix in (".html", ".md"))
+    assert str(Path(config["data"]["data"]).parent) not in pages
+    assert "somebody" not in pages
+    monkeypatch.chdir(tmp_path / "home")  # in the folder where one works, paths are those to type
+    report([run.path], tmp_path / "out", formats=("markdown",), examples=False)
+    assert "somebody/run" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_text("{"), lambda file: file.write_text("[]"), Path.unlink])
+def test_a_damaged_environment_is_one_sentence(measured, tmp_path, damage, without_figures):
+    run = Run(shutil.copytree(measured.path, tmp_path / "run"))
+    damage(run.path / "environment.json")
+    with pytest.raises(InputError, match=r"environment.json is (damaged|gone).*Restore it from a copy"):
+        report([run.path], tmp_path / "out", examples=False)

@@ -24,6 +24,7 @@ from faithmeter import (
     train,
 )
 from faithmeter import report as write_report
+from faithmeter.files import write_json
 from faithmeter.importance.measure import of_function
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.judges import table as judges_table
@@ -240,7 +241,7 @@ def test_a_known_token_model_that_was_begun_with_other_options_is_not_gone_on_wi
 def test_changed_marks_are_not_mixed_with_what_was_judged_by_the_old_ones(run):
     audit(run.path, AuditOptions(("plausibility",), ("grad-l2",), rows=4, rationales="reason"))
     file = run.judgements / "plausibility" / "settings.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "marks": "others"}))
+    write_json(file, {**json.loads(file.read_text()), "marks": "others"})
     with pytest.raises(InputError, match="another marks"):
         audit(run.path, AuditOptions(("plausibility",), ("loo-signed",), rows=4, rationales="reason"))
 
@@ -354,7 +355,7 @@ def test_what_two_other_runs_say_is_not_mixed_and_a_moved_one_is_still_the_same(
     moved = shutil.copytree(other_seed.path, tmp_path / "moved")
     audit(run.path, dataclasses.replace(asked, measures=("loo-signed",), other=moved))
     file = run.judgements / "other-seed" / "settings.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "other_weights": "others"}))
+    write_json(file, {**json.loads(file.read_text()), "other_weights": "others"})
     with pytest.raises(InputError, match="another other_weights"):
         audit(run.path, asked)
 

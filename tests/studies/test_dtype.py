@@ -9,6 +9,7 @@ import torch
 from conftest import WORDS, random_classifier
 
 from faithmeter import DataSpec, InputError, MeasureOptions, Run, adopt, measure
+from faithmeter.files import write_json
 from faithmeter.runs.results import find
 from faithmeter.studies.report import commands_of
 
@@ -60,7 +61,7 @@ def test_measurements_of_another_precision_are_not_mixed_and_old_ones_are_in_flo
     file = run.measurements / "settings.json"
     settings = json.loads(file.read_text())
     assert settings.pop("dtype") == "float32"
-    file.write_text(json.dumps(settings))
+    write_json(file, settings)
     assert Run(run.path).measurement_settings["dtype"] == "float32"
     measured(subject, tmp_path / "run", "float32", 4)
 

@@ -320,7 +320,7 @@ def test_a_run_of_a_version_that_kept_no_hash_of_the_tokenizer_is_measured_furth
     file = run.measurements / "settings.json"
     stored = json.loads(file.read_text())
     del stored["tokenizer_and_config"], stored["asked"]["functions"]
-    file.write_text(json.dumps(stored))
+    write_json(file, stored)
     measure(run.path, dataclasses.replace(options, measures=("grad-l2",)))
     assert {row["measure"] for row in run.results if row["kind"] == "acu"} == {"loo-abs", "grad-l2"}
     assert run.measurement_settings["tokenizer_and_config"] == run.tokenizer_and_config
@@ -381,7 +381,7 @@ def test_a_run_that_was_measured_before_there_were_units_was_measured_by_token(r
     measure(run.path, options)
     file = run.measurements / "settings.json"
     stored = json.loads(file.read_text())
-    file.write_text(json.dumps({key: value for key, value in stored.items() if key not in ("by", "chunk")}))
+    write_json(file, {key: value for key, value in stored.items() if key not in ("by", "chunk")})
     assert run.measurement_settings["by"] == "token"
     measure(run.path, options)
     with pytest.raises(InputError, match="another by"):
@@ -396,7 +396,7 @@ def test_p_values_of_units_judged_at_the_walks_step_are_not_mixed_with_new_ones(
     file = run.measurements / "settings.json"
     stored = json.loads(file.read_text())
     del stored["judged_at"]  # as earlier versions left it
-    file.write_text(json.dumps(stored))
+    write_json(file, stored)
     if by == "token":  # nothing has changed
         measure(run.path, options)
         return
@@ -543,7 +543,7 @@ def changed(run, file, **values):
         for table in outer:
             inner = inner[table]
         inner[last] = value
-    (run.path / file).write_text(json.dumps(stored))
+    write_json(run.path / file, stored)
 
 
 def two_of(measured, tmp_path):

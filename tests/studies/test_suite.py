@@ -1,5 +1,6 @@
 """Whole benchmarks from one file: what is refused, what is skipped, and that engines and faults change no row."""
 
+import csv
 import io
 import json
 import os
@@ -27,6 +28,7 @@ from faithmeter.runs.engines import one_thread, work_through
 from faithmeter.runs.ray_engine import RayCluster
 from faithmeter.studies.measure import _measure_piece, begin_measuring, measure_part
 from faithmeter.studies.roar import rows as roar_summary
+from faithmeter.studies.suite import suite as suites
 from faithmeter.studies.suite.file import read_suite, ready_suites
 from faithmeter.studies.suite.jobs import jobs_of, plans
 from faithmeter.studies.suite.suite import EngineOptions, _as_begun, bench_suite
@@ -82,6 +84,10 @@ def refused(tmp_path, text):
     ("text", "words"),
     [
         ("models = = 3", ["mine.toml", "not TOML", "line 1"]),
+        ('tasks = [{name = "../../x", data = "a.csv"}]', ["tasks", "'../../x' is the name of a folder"]),
+        ('tasks = [{name = "/x", data = "a.csv"}]', ["tasks", "'/x' is the name of a folder"]),
+        ('tasks = [{name = "..", data = "a.csv"}]', ["tasks", "'..' is the name of a folder"]),
+        ('tasks = [{data = "a.csv"}]\nmodels = [{name = "a/../..", model = "small"}]', ["models", "'a/../..' is the"]),
         ("sedes = [0]", ["at the top", "'sedes'", "Did you mean 'seeds'?"]),
         ("seeds = 'all'", ["at the top", "seeds = 'all'", "a list of whole numbers"]),
         ("seeds = [0, 0]", ["seed 0", "twice"]),
@@ -534,6 +540,16 @@ def test_the_command_says_what_it_would_do_and_lists_and_shows_suites(home, tmp_
 
 
 # ------------------------------------------------------------------------------------------------- Ray
+
+
+def test_cells_of_the_table_of_results_start_no_formula(tmp_path, monkeypatch):
+    row = {"task": "=1+1", "model": "@x", "way": "masked", "seed": 0, "value": -0.5}
+    monkeypatch.setattr(suites, "result_rows", lambda *_: [{name: row.get(name) for name in suites.COLUMNS}])
+    suites._write_tables(tmp_path, [])
+    (cells,) = csv.DictReader((tmp_path / "tables.csv").open())
+    assert (cells["task"], cells["model"], cells["value"]) == ("'=1+1", "'@x", "-0.5")
+    assert json.loads((tmp_path / "tables.json").read_text())[0]["task"] == "=1+1"  # a program evaluates nothing
+
 
 RAY = pytest.mark.skipif(find_spec("ray") is None, reason="the extra `ray` is not installed")
 

@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from faithmeter import IMPORTANCE_MEASURES, InputError, Run
+from faithmeter.files import write_json
 from faithmeter.progress import Silent
 from faithmeter.runs.results import find, rows_of
 from faithmeter.statistics.best_set import best_set, differences_between
@@ -219,7 +220,7 @@ def test_a_run_from_before_the_option_was_not_measured_until_certain(path):
     file = run.measurements / "settings.json"
     stored = json.loads(file.read_text())
     assert stored.pop("until_certain") is False
-    file.write_text(json.dumps(stored))
+    write_json(file, stored)
     assert run.measurement_settings["until_certain"] is False
     measure(path, asked(until_certain=False, rows=8))
     assert "--until-certain" not in " ".join(commands_of(run))

@@ -84,7 +84,10 @@ def _texts(run: Path, text: str | None, context: str | None, file: Path | None) 
     require_pairs(data, contexts=context is not None)
     if text is not None:
         return [text], None if context is None else [context]
-    lines = sys.stdin if file is None else lines_of(file)
+    try:
+        lines = list(sys.stdin) if file is None else lines_of(file)
+    except UnicodeDecodeError as error:
+        raise InputError(f"Standard input is not {error.encoding}: convert it, for example with `iconv`.") from error
     texts = [line.rstrip("\n") for line in lines if line.strip()]
     if not texts:
         raise InputError("There is no text to explain: give a text, a file with --file, or lines on standard input.")

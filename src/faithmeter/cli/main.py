@@ -70,9 +70,22 @@ def main() -> None:
     except Exception as error:
         if _memory_full(error):
             _fail(f"out of memory. Close other programs, or use a machine or a GPU with more memory. {GO_ON}")
+        if isinstance(error, OSError) and not _disk_full(error) and (error.errno or error.filename):
+            _fail(_in_words(error))
         if not _disk_full(error):
             raise
         _fail(f"the disk is full, so the last file was not written. Free some space, then resume. {GO_ON}")
+
+
+def _in_words(error: OSError) -> str:
+    """Return what the system refused, and what to do about it."""
+    place = f" {error.filename}" if error.filename else ""
+    said = f"the system refused{place}: {error.strerror or error}."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{said} Commands that write need a run that is yours to write: copy it, and use the copy."
+    if error.errno == errno.EFBIG:
+        return f"{said} Raise the limit on the size of files (`ulimit -f`), or choose another disk. {GO_ON}"
+    return f"{said} Is it there, and is it a file where a file is expected? Restore it from a copy."
 
 
 def _fail(message: str, code: int = 2) -> None:

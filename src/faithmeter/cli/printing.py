@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from faithmeter.problems import NUMBER
-from faithmeter.progress import Terminal
+from faithmeter.progress import SafeConsole, Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from faithmeter.runs.results import Rows
     from faithmeter.runs.run import Run
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+console = SafeConsole(highlight=False)
+errors = SafeConsole(stderr=True, highlight=False)
 quiet: ContextVar[bool] = ContextVar("quiet", default=False)  # set by `faithmeter --quiet`
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, is_text
 from faithmeter.masking import Mask
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -30,6 +30,21 @@ def listed(texts: Texts, contexts: Texts | None = None) -> tuple[Sequence[str], 
     if len(beside) != len(several):
         raise InputError(f"There are {len(several)} texts and {len(beside)} contexts: give one for each text.")
     return several, beside
+
+
+def require_texts(texts: Sequence[object], first: int = 0) -> None:
+    """Refuse what is no text among texts, by its number; `first` is that of the first."""
+    for number, text in enumerate(texts, start=first):
+        if not isinstance(text, str):
+            raise InputError(
+                f"Text number {number}, from 0, is of the type {type(text).__name__} and no text: give a string, or "
+                "leave it out."
+            )
+        if not is_text(text):
+            raise InputError(
+                f"Text number {number}, from 0, holds half of a character (a lone surrogate), which is no text: "
+                "correct it, or leave it out."
+            )
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from faithmeter.data.labels import clean_labels, decimal_classes, nameless, numbers_first, require_clear_labels
+from faithmeter.data.leaks import label_in_input, seen_in_training
 from faithmeter.data.outputs import names_told, number_outputs, with_outputs
 from faithmeter.data.tables import SUFFIXES, Row, columns_of, holds_bytes, read_rows
 from faithmeter.data.tasks import Task, find_task
-from faithmeter.errors import InputError, first_line, nearest
+from faithmeter.errors import InputError, first_line, is_text, nearest
 from faithmeter.problems import CLASSES, LABELS, NUMBER, metric_for
 from faithmeter.progress import Reporter, Silent
 
@@ -277,9 +278,9 @@ def load_splits(
     them. Ambiguous spellings of labels are an error, unless they are known to be intended (`labels_known`), as those of
     an existing run.
     """
-    task = spec.resolved()
+    task, reporter = spec.resolved(), reporter or Silent()
     needed = _needed_columns(task, spec.group)
-    raw, origin = _raw_splits(task, spec, (*needed, *keep), reporter or Silent())
+    raw, origin = _raw_splits(task, spec, (*needed, *keep), reporter)
     notes = [f"The data is from {origin}."]
     source, whole = _Source(task, spec, origin, needed, keep), "test" not in raw  # else test is cut from train
     # each row is let go of where it was read, as soon as it has its place in a table: a large file is there once
@@ -293,6 +294,8 @@ def load_splits(
         count = getattr(spec, f"{part}_rows")
         if count is not None:
             tables[part] = _subset(tables[part], count, spec.seed)
+    if not labels_known:  # else who made the run was told
+        notes += _tell_leaks(tables, reporter, own=spec.data is not None)
     if task.problem == CLASSES:
         labels = _number_labels(tables, task, origin)
     else:
@@ -331,7 +334,7 @@ def _table(rows: list[Row], part: str, source: _Source, kept_needed: bool, notes
     require_columns(rows[0], source.needed, where, own=spec.data is not None)
     if kept_needed:
         require_columns(rows[0], source.keep[:1], where)
-    require_text(rows, source.needed, where)
+    require_text(rows, [column for column in source.needed if column != spec.group], where)
     if task.prepare is not None:
         rows = task.prepare(rows, spec.seed)
     columns = {new: old for new, old in (("text", task.text), ("context", task.context)) if old is not None}
@@ -531,6 +534,19 @@ def _in_two_splits(tables: Mapping[str, Sequence[Row]], group: str | None) -> li
     return [f"{both} of {len(tested)} groups of test texts ({group}) are in train or validation, too."]
 
 
+def _tell_leaks(tables: Mapping[str, Sequence[Row]], reporter: Reporter, *, own: bool) -> list[str]:
+    """Warn of labels in the input and of test texts seen in training; return notes of what hardly matters.
+
+    The columns of named tasks are known to be right: only the user's `own` are searched for labels.
+    """
+    for warning in label_in_input(tables["train"]) if own else ():
+        reporter.warn(warning)
+    seen, many = seen_in_training(tables)
+    if many and seen is not None:
+        reporter.warn(seen)
+    return [seen] if seen is not None and not many else []
+
+
 def require_columns(row: Row, needed: Iterable[str], where: str, own: bool = False) -> None:
     """Refuse a row without a column that is needed, and name those that it has."""
     for column in needed:
@@ -544,10 +560,18 @@ def require_columns(row: Row, needed: Iterable[str], where: str, own: bool = Fal
 
 
 def require_text(rows: Sequence[Row], columns: Iterable[str], where: str) -> None:
-    """Refuse a column of bytes that are not text."""
+    """Refuse a row without one of the columns, and cells that are not text: bytes, and halves of characters."""
     for column in columns:
-        if any(holds_bytes(row.get(column)) for row in rows):
-            raise InputError(f"{where}: the column {column!r} holds bytes that are not UTF-8. Store it as text.")
+        for number, row in enumerate(rows, start=1):
+            if column not in row:
+                raise InputError(f"{where}, row {number}: there is no {column!r}. Give the row one, or remove it.")
+            if holds_bytes(row[column]):
+                raise InputError(f"{where}: the column {column!r} holds bytes that are not UTF-8. Store it as text.")
+            if isinstance(row[column], str) and not is_text(row[column]):
+                raise InputError(
+                    f"{where}, row {number}: the column {column!r} holds half of a character (a lone surrogate, such "
+                    "as \\ud83d without what follows it), which is no text. Correct or remove the row."
+                )
 
 
 def as_text(value: Any) -> str:  # noqa: ANN401 (a cell of any file)

@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import sys
+import zlib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
@@ -38,7 +39,7 @@ def read_rows(path: Path, columns: Collection[str] | None = None, progress: Adva
             return list(_only(rows, columns, file, progress))
     except UnicodeDecodeError as error:
         raise _not_text(path) from error
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path} is not a complete gzip file ({error}): fetch it again.") from error
     except _BadLineError as error:
         raise InputError(f"{path}, {error}") from error
@@ -85,7 +86,7 @@ def columns_of(path: Path) -> list[str] | None:
             io.TextIOWrapper(raw, "utf-8-sig", errors="replace", newline="") as lines,
         ):
             row = next(iter(_read_jsonl(lines) if kind in ("jsonl", "json") else _read_csv(lines, kind)), None)
-    except (OSError, EOFError, _BadLineError):
+    except (OSError, EOFError, zlib.error, _BadLineError):
         return None
     return None if row is None else list(row)
 
@@ -117,9 +118,11 @@ def _read_parquet(path: Path, columns: Collection[str] | None) -> list[Row]:
         names = pyarrow.parquet.read_schema(path).names
         wanted = [name for name in names if columns is None or name in columns]
         table = pyarrow.parquet.read_table(path, columns=wanted)
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path} is not a complete parquet file: {first_line(error)}") from error
-    rows: list[Row] = table.to_pylist()
+        rows: list[Row] = table.to_pylist()
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} is not a complete parquet file: {first_line(error)}. Write or fetch it again."
+        ) from error
     if rows:
         rows[0] = dict.fromkeys(names) | rows[0]
     for column in (field.name for field in table.schema if "binary" in str(field.type)):
@@ -193,7 +196,7 @@ def _read_jsonl(lines: Iterable[str]) -> Iterator[Row]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # as of a number of 5,000 digits
             raise _BadLineError(f"line {number}: not JSON ({error}). One object per line is expected.") from error
         if not isinstance(row, dict):
             raise _BadLineError(f"line {number}: one JSON object per line is expected.")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from faithmeter.data.batch import CONTEXT, TEXT, Batch, Texts, listed
+from faithmeter.data.batch import CONTEXT, TEXT, Batch, Texts, listed, require_texts
 from faithmeter.data.units import CHUNKED, TOKEN, with_units
 from faithmeter.explaining.heat_map import heat_map, visible
 from faithmeter.explaining.options import PREDICTED, ExplainOptions, require_target
@@ -179,6 +179,8 @@ def explain_texts(
     """
     chosen, options = [as_measure(measure)], options or ExplainOptions()
     texts, contexts = listed(texts, contexts)
+    require_texts(texts)
+    require_texts(contexts or ())
     pairs = zip(texts, [None] * len(texts) if contexts is None else contexts, strict=True)
     explanations = [
         explanation

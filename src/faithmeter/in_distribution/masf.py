@@ -35,12 +35,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from faithmeter.data.batch import Batch, Encoded
-from faithmeter.errors import InputError
+from faithmeter.errors import InputError, first_line
 from faithmeter.files import new_folder, read_json, require_whole
 from faithmeter.in_distribution.p_values import (
     counts,
@@ -311,8 +311,11 @@ class MaSF:
             header |= {"tercile_edges": header["length_edges"], "every_ratio": False}
         header |= {name: tuple(header[name]) for name in ("length_edges", "tercile_edges")}
         steps, terciles = int(header.pop("steps")), len(header["tercile_edges"]) + 1
-        references = tuple(_load_step(folder, f"step-{step:02}", terciles) for step in range(steps))
-        anywhere = _load_step(folder, "anywhere", terciles if steps > 1 else 0)
+        try:
+            references = tuple(_load_step(folder, f"step-{step:02}", terciles) for step in range(steps))
+            anywhere = _load_step(folder, "anywhere", terciles if steps > 1 else 0)
+        except (OSError, SafetensorError) as error:  # of a test that was stored without checksums
+            raise InputError(f"{folder} is not complete: {first_line(error)}. {remedy}") from error
         return cls(references=references, anywhere=anywhere, **header)
 
 

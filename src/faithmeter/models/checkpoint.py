@@ -6,7 +6,8 @@ trained may get a new head, with a message.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from faithmeter.data.labels import nameless
 from faithmeter.errors import InputError
 from faithmeter.models.bilstm import BiLSTMForSequenceClassification
 from faithmeter.models.lora import base_of, classes_in, is_adapter, merged, require_base
-from faithmeter.models.sources import cannot_load, model_source, require_no_pickled_head
+from faithmeter.models.memory import out_of_memory
+from faithmeter.models.sources import cannot_load, model_source, require_no_pickled_head, require_safetensors
 from faithmeter.models.t5 import ENCODERS, on_the_encoder
 from faithmeter.problems import CLASSES, LABELS, NUMBER, PROBLEMS, Problem, problem_in, says_nothing
 
@@ -39,14 +41,42 @@ SHOWN = 3  # weights that a message names
 NO_WEIGHTS = (".position_ids", ".token_type_ids", ".inv_freq")  # constants that older versions of transformers saved
 
 
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turn what transformers raises while it reads a model's files into an error that says what to do.
+
+    Damaged files make it, and the libraries that it calls, raise errors of every kind.
+    """
+    try:
+        require_safetensors(name)
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        raise InputError(cannot_load(name, error)) from error
+
+
 def read_config(name: str) -> transformers.PretrainedConfig:
     """Return the config of a folder or hub name; of an adapter, that of its base with the classes of its head."""
     if is_adapter(name) and not (Path(name) / "config.json").is_file():
         return _config_of_adapter(Path(name))
-    try:
-        return transformers.AutoConfig.from_pretrained(model_source(name), trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(cannot_load(name, error)) from error
+    with reading(name):
+        config = transformers.AutoConfig.from_pretrained(model_source(name), trust_remote_code=False)
+    if sorted(config.id2label) != list(range(config.num_labels)):
+        raise InputError(
+            f"The config of {name} names the classes {sorted(config.id2label)} where 0 to {config.num_labels - 1} are "
+            "expected: correct its id2label."
+        )
+    method = getattr(config, "quantization_config", None)
+    if method:
+        kind = method.get("quant_method") if isinstance(method, dict) else getattr(method, "quant_method", None)
+        raise InputError(
+            f"{name} is quantised ({kind or 'it does not say how'}), and a folder or hub name is loaded in float32 "
+            "only. Load it with transformers and give (model, tokenizer, data) instead, or save it dequantised."
+        )
+    return config
 
 
 def _config_of_adapter(folder: Path) -> transformers.PretrainedConfig:
@@ -135,7 +165,7 @@ def read_model(
         ) from error
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        try:
+        with reading(name):
             model, loading = model_class.from_pretrained(
                 model_source(name),
                 config=config,
@@ -145,8 +175,6 @@ def read_model(
                 ignore_mismatched_sizes=True,  # refused by name, and not with a traceback
                 output_loading_info=True,
             )
-        except (OSError, ValueError) as error:
-            raise InputError(cannot_load(name, error)) from error
         drawn = require_weights(name, model, loading, new_head=not keeps)
         if not keeps and has_another_head(own):
             drawn = sorted({*drawn, *draw_head(model)})

@@ -17,7 +17,7 @@ from torch import Tensor
 import faithmeter.models.bilstm
 import faithmeter.models.prompted
 import faithmeter.models.setfit  # noqa: F401 (makes these known to transformers)
-from faithmeter.data.batch import SPECIAL, Batch, Encoded, Shown, Texts, listed, packed
+from faithmeter.data.batch import SPECIAL, Batch, Encoded, Shown, Texts, listed, packed, require_texts
 from faithmeter.errors import InputError, require_choice
 from faithmeter.masking import MASK
 from faithmeter.models.checkpoint import (
@@ -27,6 +27,7 @@ from faithmeter.models.checkpoint import (
     outputs,
     read_config,
     read_model,
+    reading,
     require_classifier,
     require_outputs,
     tokenizer_source,
@@ -42,8 +43,15 @@ from faithmeter.models.objects import quantised
 from faithmeter.models.operators import OPERATORS, Unigrams, require_fits
 from faithmeter.models.padding import NOTE, padding_matters
 from faithmeter.models.positions import usable_positions
-from faithmeter.models.sources import cannot_load, model_source
-from faithmeter.models.special_tokens import give_missing_tokens, require_padding, require_words, stand_in_for_mask
+from faithmeter.models.sources import model_source
+from faithmeter.models.special_tokens import (
+    give_missing_tokens,
+    require_embeddings,
+    require_length,
+    require_padding,
+    require_words,
+    stand_in_for_mask,
+)
 from faithmeter.models.temporary import (
     eager_attention,
     evaluating,
@@ -88,6 +96,7 @@ class Classifier:
         require_classifier(model)
         require_words(tokenizer)
         require_padding(model)
+        require_embeddings(model, tokenizer)
         self.model = model
         self.tokenizer = copy.deepcopy(tokenizer)
         if tokenizer.mask_token_id is None:
@@ -225,11 +234,19 @@ class Classifier:
         """The names of the classes or labels, in the order of the logits; of a number, its name."""
         return tuple(self.model.config.id2label[i] for i in range(self.model.config.num_labels))
 
-    def encodings(self, texts: Texts, contexts: Texts | None = None) -> list[tokenizers.Encoding]:
-        """Tokenise texts as the tokenizer does it, with each token's place in its text; cut to the model's length."""
+    def encodings(self, texts: Texts, contexts: Texts | None = None, *, first: int = 0) -> list[tokenizers.Encoding]:
+        """Tokenise texts as the tokenizer does it, with each token's place in its text; cut to the model's length.
+
+        `first` is the number of the first one, for messages.
+        """
         texts, contexts = listed(texts, contexts)
         pairs = None if contexts is None else list(contexts)
-        return self.tokenizer(list(texts), pairs, truncation="longest_first", max_length=self.max_length).encodings
+        try:
+            return self.tokenizer(list(texts), pairs, truncation="longest_first", max_length=self.max_length).encodings
+        except (TypeError, ValueError):  # which do not say which text, nor why
+            require_texts(texts, first)
+            require_texts(() if contexts is None else contexts, first)
+            raise
 
     def unread(self, text: str, context: str | None = None) -> int:
         """Return how many tokens of a text and its context are cut off, because the two are too long."""
@@ -260,7 +277,7 @@ class Classifier:
         sequences, truncated = [np.zeros(0, dtype=np.int8)], 0
         for start in range(0, len(texts), AT_ONCE):
             pairs = None if contexts is None else contexts[start : start + AT_ONCE]
-            encodings = self.encodings(texts[start : start + AT_ONCE], pairs)
+            encodings = self.encodings(texts[start : start + AT_ONCE], pairs, first=start)
             ids.append(_end_to_end([one.ids for one in encodings], np.int64))
             sequence = _end_to_end(
                 [[SPECIAL if s is None else s for s in one.sequence_ids] for one in encodings], np.int8
@@ -562,15 +579,15 @@ def load_classifier(
     """
     own = read_config(name)
     asked = PROBLEMS[problem] if problem is not None else PROBLEMS[CLASSES] if new_head else problem_in(own)
-    try:
+    with reading(name):
         tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_source(name), trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise InputError(cannot_load(name, error)) from error
+        require_length(tokenizer)
     require_words(tokenizer, name)
     if not new_head:
         require_outputs(name, own, labels, asked)
     known = len(tokenizer)
     model, drawn = read_model(name, own, labels, asked, seed=seed, tokens=known)
+    require_embeddings(model, tokenizer)
     for module in model.modules():
         if type(module).__name__.endswith("SinusoidalPositionalEmbedding"):
             module.requires_grad_(False)  # transformers forgets on loading that these are not learnt

@@ -10,15 +10,22 @@ from torch import Tensor
 from faithmeter.data.batch import Batch
 from faithmeter.errors import InputError
 
-# messages of torch without an error class: the CPU, Apple's GPUs, libraries that allocate memory themselves
-MEMORY_WORDS = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+# messages without an error class: torch on the CPU, Apple's GPUs, mmap, libraries that allocate memory themselves
+MEMORY_WORDS = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "out of memory",
+    "ALLOC_FAILED",
+    "could not create a memory object",  # oneDNN
+    "could not create a primitive",
+)
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_WORDS)
+    return isinstance(error, RuntimeError | OSError) and any(words in str(error) for words in MEMORY_WORDS)
 
 
 class MemoryLimit:

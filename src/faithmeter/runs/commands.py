@@ -25,6 +25,24 @@ def as_command(command: str, *arguments: object, options: Mapping[str, Any]) -> 
     return shlex.join(parts)
 
 
+def shown_path(value: str | Path) -> str:
+    """Return a path as others may see it: from the current folder if it is in it, else its name; others as they are.
+
+    Where files are on someone's machine says who that is, and helps nobody else.
+    """
+    path = Path(value)
+    if not path.is_absolute():
+        return str(value)
+    if path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return str(Path(*path.parts[-2 if path.name == "model" else -1 :]))  # RUN/model says more than model
+
+
+def shown_command(command: str) -> str:
+    """Return a command with its paths as others may see them."""
+    return shlex.join(map(shown_path, shlex.split(command)))
+
+
 def command_to_train(path: str | Path, data: DataSpec, model: str | Path, max_length: int) -> str:
     """Return the command that trains a model on data, by masked fine-tuning."""
     return as_command("train", path, options={**data.options, "model": model, "max_length": max_length})

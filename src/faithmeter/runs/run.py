@@ -312,6 +312,7 @@ class Run:
     @staticmethod
     def _settings(file: Path) -> dict[str, Any]:
         if not file.exists():
+            require_settings(file.parent)
             return {}
         return read_json(file, f"Restore it from a copy; or remove {file.parent}, and what is in it is computed again.")
 
@@ -488,6 +489,15 @@ def opened(run: RunLike) -> Run:
     raise InputError(
         f"{type(run).__name__} is no run: give a run or its directory, (model, tokenizer, data), or (pipeline, data)."
     )
+
+
+def require_settings(folder: Path) -> None:
+    """Refuse results that have lost their settings: what they were made with would be guessed."""
+    if any(file.suffix in (".parquet", ".safetensors") for file in folder.rglob("*")):
+        raise InputError(
+            f"{folder} holds results without their settings.json: they may be of another target, seed or model. "
+            f"Restore it from a copy, or remove {folder} first: what is in it is then computed again."
+        )
 
 
 def chosen_device() -> torch.device:

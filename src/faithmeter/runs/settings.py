@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from faithmeter.errors import InputError
-from faithmeter.runs.run import BEFORE, VERSION, Run
+from faithmeter.runs.run import BEFORE, VERSION, Run, require_settings
 
 # not kept before either, nor known: taken to be the same
 NOT_KNOWN_BEFORE = ("tokenizer_and_config", "max_length", "in_distribution")
@@ -30,15 +30,12 @@ def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def require_same(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to add results to a folder that holds results of other settings, or of settings that are lost."""
-    remedy = f"remove {folder} first: what is in it is then computed again."
-    if not stored and any(file.suffix in (".parquet", ".safetensors") for file in folder.rglob("*")):
-        raise InputError(
-            f"{folder} holds results without their settings.json: they may be of another target, seed or model. "
-            f"Restore it from a copy, or {remedy}"
-        )
-    changed = differing(stored, now) if stored else []
+    if not stored:
+        require_settings(folder)
+        return
+    changed = differing(stored, now)
     if changed:
         raise InputError(
             f"{folder} holds results with another {' and '.join(changed)}, which cannot be compared with these. Use "
-            f"the same settings ({dict(stored)}), or {remedy}"
+            f"the same settings ({dict(stored)}), or remove {folder} first: what is in it is then computed again."
         )

@@ -141,7 +141,7 @@ def _held(
 ) -> Run:
     """Make a run of a model that cannot be stored: it stays in memory, and the run with it."""
     classifier = Classifier(model, tokenizer, max_length=asked["max_length"])
-    splits = with_classes(load_splits(data), classifier.labels)
+    splits = with_classes(load_splits(data, reporter=reporter), classifier.labels)
     config = RunConfig(
         data=data,
         model=type(model).__name__,

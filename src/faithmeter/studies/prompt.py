@@ -69,7 +69,7 @@ def prompt(
     task = data.resolved()
     require_metric(task.metric)
     require_classes(PROBLEMS[task.problem], "A prompt")
-    splits = load_splits(data)
+    splits = load_splits(data, reporter=reporter)
     asked = _prompt(options, splits)
     language_model, tokenizer = read_language_model(model)
     classifier = Classifier(*prompted(language_model, tokenizer, asked), max_length=max_length)

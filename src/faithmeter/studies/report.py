@@ -1,7 +1,6 @@
 """Report: everything that was measured on one run or several, as a page or as files."""
 
 import dataclasses
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -15,7 +14,7 @@ from faithmeter.data.units import CHUNKED, TOKEN
 from faithmeter.errors import InputError, nearest
 from faithmeter.explaining.explanation import explain_text
 from faithmeter.explaining.options import PREDICTED, ExplainOptions
-from faithmeter.files import require_whole
+from faithmeter.files import read_json, require_whole
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.masking import MASK
 from faithmeter.models.operators import OPERATORS
@@ -26,7 +25,7 @@ from faithmeter.reports.content import Subject, sections, training_sections
 from faithmeter.reports.formats import FORMATS, write_report
 from faithmeter.reports.parts import Example, Section, Table
 from faithmeter.reports.roar import Retrained, areas_table, leaks, retrained_sections, verdict
-from faithmeter.runs.commands import as_command
+from faithmeter.runs.commands import as_command, shown_command, shown_path
 from faithmeter.runs.directory import is_roar
 from faithmeter.runs.repetitions import MEASURED_WITH, asked_of, but_the_seed, seed_of
 from faithmeter.runs.results import Rows, measures, most_faithful
@@ -35,6 +34,7 @@ from faithmeter.studies.faithfulness_rows import pool
 from faithmeter.studies.judgement_rows import drift_points
 from faithmeter.studies.roar.experiment import RoarRun
 
+NO_ENVIRONMENT = "Restore it from a copy, or copy that of another run which was made on the same machine to {}."
 MEASURES_SHOWN = 4
 LONGEST_BEAM = 40  # tokens of an example; beam search takes minutes on more
 # the stored settings that are options of `audit` and of `attack`
@@ -131,7 +131,7 @@ def _subject(title: str, runs: Sequence[Run], examples: bool) -> Subject:
         histories=[run.history for run in runs],
         trainings={seed_of(run): run.results for run in runs},
         settings=_settings(runs),
-        commands=[line for run in runs for line in commands_of(run)],
+        commands=[shown_command(line) for run in runs for line in commands_of(run)],
         validation_rows=None if masf is None else masf.rows,
         examples=_examples(first, rows) if examples else (),
         about=_about(first),
@@ -195,8 +195,8 @@ def _retrained(run: RoarRun, others: Sequence[Run] = (), rows: Sequence[Rows] = 
         steps=config.steps,
         protocols=config.protocols,
         rows=run.results,
-        settings=[(name.replace("_", " "), str(value)) for name, value in listed.items()],
-        commands=[command_of_experiment(run)],
+        settings=[(name.replace("_", " "), shown_path(str(value))) for name, value in listed.items()],
+        commands=[shown_command(command_of_experiment(run))],
         masked=masked,
         beside=beside,
     )
@@ -223,7 +223,7 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
     config = runs[0].config
     training = {} if config.training is None else vars(config.training)
     found: dict[str, Any] = {
-        "runs": ", ".join(str(run.path) for run in runs),
+        "runs": ", ".join(shown_path(run.path) for run in runs),
         "model": config.model,
         config.problem.name: ", ".join(config.labels),
         "seeds": ", ".join(str(seed_of(run)) for run in runs),
@@ -234,13 +234,16 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "seconds of training": ", ".join(f"{sum(row['seconds'] for row in run.history):.0f}" for run in runs),
         **_environment(runs[0].path),
     }
-    return [(name.replace("_", " "), str(value)) for name, value in found.items()]
+    return [(name.replace("_", " "), shown_path(str(value))) for name, value in found.items()]
 
 
 def _environment(path: Path) -> dict[str, str]:
     """Return the versions of packages and the machine that a run or an experiment was made with."""
-    found = json.loads((path / "environment.json").read_text(encoding="utf-8"))
-    return {**found["packages"], "machine": f"{found['platform']}, {found['device']}, {found['cores']} cores"}
+    found = read_json(path / "environment.json", NO_ENVIRONMENT.format(path))
+    try:
+        return {**found["packages"], "machine": f"{found['platform']}, {found['device']}, {found['cores']} cores"}
+    except (TypeError, KeyError) as error:
+        raise InputError(f"{path / 'environment.json'} is damaged. {NO_ENVIRONMENT.format(path)}") from error
 
 
 def _ended(runs: Sequence[Run]) -> dict[str, str]:

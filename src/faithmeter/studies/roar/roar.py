@@ -156,7 +156,7 @@ def begin_roar(
         training or TrainingOptions(), strategy="plain", validation="unmasked", seed=0, curriculum=False
     )
     data = data.as_made_before(RoarRun(path).config.data) if is_roar(Path(path)) else data
-    splits, kept = with_classes_of(model, load_splits(data, labels_known=is_roar(Path(path))))
+    splits, kept = with_classes_of(model, load_splits(data, labels_known=is_roar(Path(path)), reporter=reporter))
     for note in splits.notes:
         reporter.note(note)
     for note in kept:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from faithmeter.data.splits import DataSpec
+from faithmeter.data.tables import lines_of
 from faithmeter.errors import InputError, nearest
 from faithmeter.importance.table import IMPORTANCE_MEASURES, NOT_RETRAINED
 from faithmeter.judges.judge import Need
@@ -94,7 +95,7 @@ def suite_text(name: str | Path) -> tuple[str, Path]:
     """Return what a suite file says, and the folder that its paths are relative to; a bare name is of a ready one."""
     path = Path(name)
     if path.is_file():
-        return path.read_text(encoding="utf-8"), path.resolve().parent
+        return "".join(lines_of(path)), path.resolve().parent
     if str(name) in ready_suites():
         return (READY / f"{name}.toml").read_text(encoding="utf-8"), Path.cwd()
     raise InputError(
@@ -232,6 +233,7 @@ def _tasks(listed: object, folder: Path, data_dir: str | Path | None) -> tuple[S
             raise _FaultError(f"{where}: rows is the number of texts to measure and judge on, 1 or more.")
         found.append(SuiteTask(data=data, **{"name": resolved.name, **own}))
     _distinct([one.name for one in found], "task", "tasks")
+    _folders([one.name for one in found], "task", "tasks")
     return tuple(found)
 
 
@@ -253,6 +255,7 @@ def _models(listed: object, folder: Path) -> tuple[SuiteModel, ...]:
         name = given.get("name", Path(model).name)
         found.append(SuiteModel(name, model, None if vectors is None else str((folder / vectors).resolve())))
     _distinct([one.name for one in found], "model", "models")
+    _folders([one.name for one in found], "model", "models")
     return tuple(found)
 
 
@@ -352,6 +355,16 @@ def _distinct(named: Sequence[Any], what: str, where: str) -> None:
     twice = next((name for name in named if list(named).count(name) > 1), None)
     if twice is not None:
         raise _FaultError(f"{where}: the {what} {twice!r} is named twice; name each once, or give one another `name`.")
+
+
+def _folders(named: Iterable[str], what: str, where: str) -> None:
+    """Refuse names that are no names of folders: runs would be written elsewhere, or be hidden."""
+    for name in named:
+        if not name.strip() or name.startswith(".") or not name.isprintable() or set(name) & set("/\\:"):
+            raise _FaultError(
+                f"{where}: the {what} {name!r} is the name of a folder, so it has no slash, backslash, colon or "
+                "control character, and does not begin with a dot: give it another `name`."
+            )
 
 
 def _say(make: Any, *given: Any, where: str, **named: Any) -> Any:  # noqa: ANN401 (any call)

@@ -20,6 +20,7 @@ from faithmeter.data.splits import DataSpec, Splits, load_splits
 from faithmeter.errors import InputError, require_finite
 from faithmeter.files import only_one, wait_until_nobody_is_at_work, write_bytes, write_json
 from faithmeter.progress import Reporter, Silent
+from faithmeter.reports.formats import inert
 from faithmeter.reports.sentences import doubt, recommended
 from faithmeter.runs.directory import read_config
 from faithmeter.runs.engines import Engine, Processes, ThisProcess, go_through, one_thread, workers_here
@@ -329,7 +330,9 @@ def _write_tables(out: Path, whole: Sequence[Plan]) -> tuple[Path, ...]:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(
+        {name: inert(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows
+    )
     write_bytes(out / "tables.csv", text.getvalue().encode())
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     write_bytes(out / "tables.json", f"[\n{lines}\n]\n".encode())
