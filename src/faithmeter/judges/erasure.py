@@ -17,7 +17,7 @@ from faithmeter.errors import InputError
 from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges.judge import Bench, By, Judge, SectionData, ShownColumn
-from faithmeter.judges.maskings import answers
+from faithmeter.judges.maskings import probabilities
 from faithmeter.judges.ranking import Columns, ranks
 from faithmeter.models.classifier import Classifier
 
@@ -58,7 +58,7 @@ def erasure(
     kept, removed = _maskings(batch, importance, ratios)
     nothing, everything = batch.masked, batch.masked | batch.maskable
     variants = torch.stack((nothing, everything, *kept, *removed))  # (2 + 2·ratios, rows, tokens)
-    probability, outside = _probabilities(classifier, batch, variants, masf)
+    probability, outside = probabilities(classifier, batch, variants, masf)
     drops = (probability[0] - probability[1:]).double()
     none, (keep, remove) = drops[0], drops[1:].split(len(ratios))
     scale = none.masked_fill(none < NO_SCALE, torch.nan)
@@ -86,26 +86,6 @@ def _maskings(batch: Batch, importance: Tensor, ratios: Sequence[float]) -> tupl
         kept.append(batch.masked | (batch.maskable & ~top))
         removed.append(batch.masked | (batch.maskable & top))
     return kept, removed
-
-
-def _probabilities(
-    classifier: Classifier, batch: Batch, variants: Tensor, masf: MaSF | None
-) -> tuple[Tensor, Tensor | None]:
-    """Return the (variants, rows) probability of the first variant's class, and which are out-of-distribution.
-
-    A masking that several variants share (5 and 10 % of a short text are both one token) is evaluated once.
-    """
-    count, rows = variants.shape[:2]
-    which = torch.arange(rows, device=variants.device).repeat(count)
-    keyed = torch.cat((which[:, None], variants.flatten(0, 1).long()), dim=1)
-    distinct, where = torch.unique(keyed, dim=0, return_inverse=True)
-    which, masked = distinct[:, 0], distinct[:, 1:].bool()
-    logits, strange = answers(classifier, batch, which, masked, masf)
-    where = where.cpu()
-    by_variant = logits.softmax(dim=-1)[where].view(count, rows, -1)
-    predicted = by_variant[0].argmax(dim=-1)
-    found = by_variant.gather(2, predicted.expand(count, rows)[..., None])[..., 0]
-    return found, None if strange is None else strange[where].view(count, rows)
 
 
 def _judge(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:

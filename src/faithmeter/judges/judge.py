@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from faithmeter.masking import Mask
     from faithmeter.models.classifier import Classifier
 
+Made = TypeVar("Made")
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -32,7 +34,8 @@ class Bench:
 
     `space` is where the original texts lie, for who asks how far a masked one goes; `other` a model trained with
     another seed. `known` are explanations that one judge has asked for and another may ask for again, `answers` the
-    classes that all of them are about, `fresh` the untrained model of each seed.
+    classes that all of them are about, `fresh` the untrained model of each seed, `made` what else a judge makes of
+    texts alone, once for all measures.
     """
 
     classifier: Classifier
@@ -46,6 +49,7 @@ class Bench:
     known: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
     answers: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
     fresh: dict[int, Classifier] = field(default_factory=dict)
+    made: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict)
 
     def predicted(self, batch: Batch) -> Tensor:
         """Return the predicted class of each unmasked text, which is explained."""
@@ -60,6 +64,14 @@ class Bench:
         if which not in self.known:
             self.known[which] = measure.explain(self.classifier, batch, self.predicted(batch), self.seed)
         return self.known[which]
+
+    def once(self, judge: str, batch: Batch, make: Callable[[], Made]) -> Made:
+        """Return what a judge makes of the texts of a batch, made when it is first asked for."""
+        which = judge, tuple(batch.rows.tolist())
+        if which not in self.made:
+            self.made[which] = make()
+        found: Made = self.made[which]
+        return found
 
     def true_tokens(self, batch: Batch) -> Tensor:
         """Return the tokens of a batch that are known to be important, (rows, tokens)."""

@@ -33,6 +33,27 @@ def answers(
     return classifier.logits_of_masks(batch.to(here), which.to(here), masked.to(here)).cpu(), None
 
 
+def probabilities(
+    classifier: Classifier, batch: Batch, variants: Tensor, masf: MaSF | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the (variants, rows) probability of the first variant's class, and which are out-of-distribution.
+
+    `variants` are (variants, rows, tokens) maskings of the batch. A masking that several variants share (5 and 10 % of
+    a short text are both one token) is evaluated once.
+    """
+    count, rows = variants.shape[:2]
+    which = torch.arange(rows, device=variants.device).repeat(count)
+    keyed = torch.cat((which[:, None], variants.flatten(0, 1).long()), dim=1)
+    distinct, where = torch.unique(keyed, dim=0, return_inverse=True)
+    which, masked = distinct[:, 0], distinct[:, 1:].bool()
+    logits, strange = answers(classifier, batch, which, masked, masf)
+    where = where.cpu()
+    by_variant = logits.softmax(dim=-1)[where].view(count, rows, -1)
+    predicted = by_variant[0].argmax(dim=-1)
+    found = by_variant.gather(2, predicted.expand(count, rows)[..., None])[..., 0]
+    return found, None if strange is None else strange[where].view(count, rows)
+
+
 def representations(
     classifier: Classifier, batch: Batch, which: Tensor, masked: Tensor, masf: MaSF | None
 ) -> tuple[Tensor, Tensor | None]:
