@@ -166,8 +166,11 @@ def test_importance_is_scaled_within_a_text_and_equal_importances_have_no_scale(
     assert found[1, 1:3].isnan().all()
 
 
-def test_soft_erasure_is_that_of_its_definition_with_the_rows_own_draws(classifier, batch):
-    importance = importance_of(batch)
+def test_soft_erasure_is_that_of_its_definition_with_the_rows_own_draws(classifier, batch, monkeypatch):
+    importance, bias, scales = importance_of(batch), classifier.model.classifier.bias, 0
+    with torch.no_grad():  # all classes alike for a text of zeros, so that there is a scale
+        zeros = classifier.logits_from(batch, classifier.embed(batch) * ~batch.maskable[..., None])
+    monkeypatch.setattr(bias, "data", bias.data - zeros[0])
     found = soft_erasure(classifier, batch, importance, 3, draws=2)
     for row in (0, 1, 3):
         alone = batch.take(torch.tensor([row]))
@@ -185,7 +188,9 @@ def test_soft_erasure_is_that_of_its_definition_with_the_rows_own_draws(classifi
         whole, zero = m(embedded, of), embedded.clone()
         zero[0, places] = 0
         suff0 = 1 - max(0.0, whole - m(zero, of))
-        sums = np.zeros(2)
+        if 1 - suff0 < 0.01:  # what is divided by a small drop has its noise enlarged
+            continue
+        sums, scales = np.zeros(2), scales + 1
         for _ in range(2):
             uniform = torch.from_numpy(stream.random((len(places), embedded.shape[2])))
             kept, removed = embedded.clone(), embedded.clone()
@@ -194,10 +199,9 @@ def test_soft_erasure_is_that_of_its_definition_with_the_rows_own_draws(classifi
             suff = 1 - max(0.0, whole - m(kept, of))
             comp = max(0.0, whole - m(removed, of))
             sums += np.clip([(suff - suff0) / (1 - suff0), comp / (1 - suff0)], 0, 1)
-        if 1 - suff0 < 1e-3:
-            continue
-        assert found["soft_norm_sufficiency"][row] == pytest.approx(sums[0] / 2, abs=1e-4)
-        assert found["soft_norm_comprehensiveness"][row] == pytest.approx(sums[1] / 2, abs=1e-4)
+        assert found["soft_norm_sufficiency"][row] == pytest.approx(sums[0] / 2, abs=1e-3)
+        assert found["soft_norm_comprehensiveness"][row] == pytest.approx(sums[1] / 2, abs=1e-3)
+    assert scales
     assert np.isnan(found["soft_norm_sufficiency"][2])
     assert 0 < np.nanmean(found["soft_norm_comprehensiveness"]) < 1
 

@@ -134,13 +134,27 @@ class Remark:
 
 
 @dataclass(frozen=True)
+class MeasureCaution:
+    """A sentence about the measures whose number in a column surely lies above a limit; `{measures}` names them.
+
+    `judge` is the judge whose column it is where that is another one.
+    """
+
+    column: str
+    above: float
+    words: str
+    judge: str | None = None
+
+
+@dataclass(frozen=True)
 class SectionData:
     """A judge's section of a report. Judges that share one are shown together.
 
     `words` are paragraphs: what the judge does and shows, and what it cannot show. `shown` are the columns of its
     table, which is ordered by the first; the first two are drawn. `outside` are columns with the share of masked texts
     that are out-of-distribution, and the caution where that is surely more than chance gives, with the `{share}` in per
-    cent, the `{measure}`, the `{detail}` and what `{chance}` gives. `remarks` stand where their column is named in the
+    cent, the `{measure}`, the `{detail}` and what `{chance}` gives. `suspects` are cautions about single measures.
+    `remarks` stand where their column is named in the
     words, as in `{accuracy}`; a paragraph of nothing else is left out with its number. `layout` names another way to
     draw it, of `reports.audit.LAYOUTS`; `short` is the name of its files where that is not the judge's.
     """
@@ -153,6 +167,7 @@ class SectionData:
     caption: str
     outside: tuple[tuple[str, str], ...] = ()
     remarks: tuple[Remark, ...] = ()
+    suspects: tuple[MeasureCaution, ...] = ()
     layout: str = "ranked"
     short: str | None = None
 
