@@ -167,10 +167,14 @@ def test_importance_is_scaled_within_a_text_and_equal_importances_have_no_scale(
 
 
 def test_soft_erasure_is_that_of_its_definition_with_the_rows_own_draws(classifier, batch, monkeypatch):
-    importance, bias, scales = importance_of(batch), classifier.model.classifier.bias, 0
-    with torch.no_grad():  # all classes alike for a text of zeros, so that there is a scale
-        zeros = classifier.logits_from(batch, classifier.embed(batch) * ~batch.maskable[..., None])
-    monkeypatch.setattr(bias, "data", bias.data - zeros[0])
+    importance, head, scales = importance_of(batch), classifier.model.classifier, 0
+    with torch.no_grad():  # all classes alike for a first text of zeros, and not for the text, so that there is a scale
+        embedded = classifier.embed(batch)
+        zeros = classifier.logits_from(batch, embedded * ~batch.maskable[..., None])[0]
+        apart = classifier.logits_from(batch, embedded)[0] - zeros
+    larger = 2 / (apart.max() - apart.min())
+    monkeypatch.setattr(head.bias, "data", larger * (head.bias.data - zeros))
+    monkeypatch.setattr(head.weight, "data", larger * head.weight.data)
     found = soft_erasure(classifier, batch, importance, 3, draws=2)
     for row in (0, 1, 3):
         alone = batch.take(torch.tensor([row]))

@@ -38,7 +38,7 @@ def _untrained(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Column
             bench.fresh[seed] = untrained(bench.classifier, seed)
         after.append(measure.explain(bench.fresh[seed], batch, bench.predicted(batch), bench.seed))
     columns = likeness(bench.explained(batch, measure), after[0], batch.maskable)
-    return columns | {"twins": rank_correlation(*after, batch.maskable)}
+    return columns | {"twins": rank_correlation(after[0], after[1], batch.maskable)}
 
 
 def _other_seed(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:
