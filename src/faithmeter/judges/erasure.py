@@ -6,8 +6,6 @@ met: where an in-distribution test is given, how many of them are out-of-distrib
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
-from math import ceil
 
 import torch
 from torch import Tensor
@@ -17,20 +15,11 @@ from faithmeter.errors import InputError
 from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges.judge import Bench, By, Judge, SectionData, ShownColumn
-from faithmeter.judges.maskings import probabilities
+from faithmeter.judges.maskings import NO_SCALE, probabilities, tokens_of
 from faithmeter.judges.ranking import Columns, ranks
 from faithmeter.models.classifier import Classifier
 
 RATIOS = (0.05, 0.10, 0.20, 0.50)
-NO_SCALE = 1e-4  # masking everything must lower the probability by this much, or there is no scale to normalise by
-
-
-def tokens_of(ratio: float, maskable: int) -> int:
-    """Return how many of a text's maskable tokens a ratio is: rounded up, so at least 1. The thesis does not say.
-
-    In whole numbers, because 0.07 * 100 is above 7.
-    """
-    return max(1, ceil(Fraction(str(ratio)) * maskable))
 
 
 def erasure(

@@ -11,9 +11,8 @@ from torch import Tensor
 from faithmeter.data.batch import Batch
 from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.in_distribution.masf import MaSF
-from faithmeter.judges.erasure import tokens_of
 from faithmeter.judges.judge import Bench, By, Judge, SectionData, ShownColumn
-from faithmeter.judges.maskings import probabilities
+from faithmeter.judges.maskings import probabilities, tokens_of
 from faithmeter.judges.ranking import Columns, ranks
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +20,17 @@ if TYPE_CHECKING:
     from faithmeter.models.classifier import Classifier
 
 MASKINGS_AT_ONCE = 512  # whose features are in memory: 20 MB for MiniLM, 80 MB for RoBERTa-base
+NO_SCALE = 1e-4  # masking everything must lower the probability by this much, or there is no scale to normalise by
+
+
+def tokens_of(ratio: float, maskable: int) -> int:
+    """Return how many of a text's maskable tokens a ratio is: rounded up, so at least 1.
+
+    The Oxford thesis (2022) does not say how.
+
+    In whole numbers, because 0.07 * 100 is above 7.
+    """
+    return max(1, ceil(Fraction(str(ratio)) * maskable))
 
 
 def answers(

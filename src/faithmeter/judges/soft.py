@@ -9,8 +9,8 @@ from torch import Tensor
 
 from faithmeter.data.batch import Batch
 from faithmeter.importance.measure import ImportanceMeasure
-from faithmeter.judges.erasure import NO_SCALE
 from faithmeter.judges.judge import Bench, By, Judge, SectionData, ShownColumn
+from faithmeter.judges.maskings import NO_SCALE
 from faithmeter.judges.ranking import Columns
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier

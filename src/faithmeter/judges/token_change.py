@@ -15,8 +15,8 @@ from faithmeter.judges.changed_texts import (
     inserted,
     text_places,
 )
-from faithmeter.judges.erasure import tokens_of
 from faithmeter.judges.judge import Bench, By, Judge, SectionData, ShownColumn, answers_of
+from faithmeter.judges.maskings import tokens_of
 from faithmeter.judges.ranking import Array, Columns, rank_correlation
 from faithmeter.masking import Purpose, random_stream
 
