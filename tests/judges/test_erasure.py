@@ -7,7 +7,8 @@ from conftest import random_classifier
 
 from faithmeter import InputError
 from faithmeter.in_distribution.masf import fit_calibrated, step_features
-from faithmeter.judges.erasure import RATIOS, erasure, tokens_of
+from faithmeter.judges.erasure import RATIOS, erasure
+from faithmeter.judges.maskings import tokens_of
 from faithmeter.masking import STEPS, random_count_mask, random_stream
 from faithmeter.models.classifier import Classifier
 from faithmeter.statistics import LEVEL

@@ -52,8 +52,10 @@ def test_a_judge_judges_random_weights_of_every_architecture_text_by_text(bench,
             assert values.shape == (len(TEXTS),)
             assert not np.isinf(values).any()
             np.testing.assert_allclose(alone[column][0], values[row], atol=1e-4, err_msg=column)
-    # random weights hardly change their answer, so there is no flip and nothing to normalise by
-    told = [values for column, values in together.items() if "flip" not in column and "norm" not in column]
+    # random weights hardly change their answer: there is no flip, nothing to normalise by, no text of another class;
+    # and where all answers are close to each other, all may change with a token
+    untold = ("flip", "norm", "focus", "inserted", "removed")
+    told = [values for column, values in together.items() if not any(word in column for word in untold)]
     assert all(np.isfinite(values).any() for values in told)
 
 

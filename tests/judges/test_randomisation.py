@@ -135,3 +135,32 @@ def test_texts_that_the_other_model_answers_otherwise_count_among_all_texts_only
     assert found["same_answer"].tolist() == [1.0, 0.0, 1.0]
     np.testing.assert_allclose(found["rank_correlation@all texts"], 1.0)  # the weights are the same
     np.testing.assert_allclose(found["top_overlap@same answer"], [1.0, np.nan, 1.0])
+
+
+def test_twins_are_two_models_of_random_weights_and_the_trained_one_does_not_count():
+    classifier = random_classifier("bert", spread=0.1)
+    test = classifier.encode(["The film was great", "Was the story bad?", "it was not awful at all"])
+    batch, measure = test.batch(range(3)), IMPORTANCE_MEASURES["grad-l2"]
+    bench = Bench(classifier, test, None, seed=3)
+    found = JUDGES["random-weights"].judge(bench, batch, measure)
+    targets = bench.predicted(batch)
+    trained, first, second = (
+        measure.explain(model, batch, targets, 3)
+        for model in (classifier, untrained(classifier, 3), untrained(classifier, 4))
+    )
+    np.testing.assert_allclose(found["rank_correlation"], rank_correlation(trained, first, batch.maskable))
+    np.testing.assert_allclose(found["twins"], rank_correlation(first, second, batch.maskable))
+    assert not np.allclose(found["twins"], found["rank_correlation"])
+
+
+def test_decoders_attention_is_nearly_the_same_in_two_models_that_learnt_nothing_and_gradients_are_not():
+    classifier = random_classifier("gpt2", spread=0.1)
+    test = classifier.encode(["The film was great, it was not awful at all.", "Was the story bad? The plot was good!"])
+    batch, bench = test.batch(range(2)), Bench(classifier, test, None, seed=0)
+    twins = {
+        name: JUDGES["random-weights"].judge(bench, batch, IMPORTANCE_MEASURES[name])["twins"].mean()
+        for name in ("attention-average", "attention-rollout", "x-grad-signed")
+    }
+    # earlier positions are seen by more queries, whatever the weights
+    assert min(twins["attention-average"], twins["attention-rollout"]) > other_models.NEARLY_THE_SAME
+    assert abs(twins["x-grad-signed"]) < other_models.NEARLY_THE_SAME

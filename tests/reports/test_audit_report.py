@@ -329,3 +329,23 @@ def test_models_that_never_answer_alike_are_said_not_to_compare():
     (section,) = audit_sections(found)
     assert (section.title, section.tables) == ("Another seed and random weights", ())
     assert "the same class for no text" in section.words[0]
+
+
+def test_measures_that_say_the_same_of_untrained_models_are_named():
+    title = "Another seed and random weights"
+    assert section(title).cautions == []
+    alike = [*rows(), row("random-weights_twins", "ig-signed", 0.93).as_row()]
+    (caution,) = section(title, alike).cautions
+    assert "ig-signed (0.93)" in caution
+    assert "learnt nothing" in caution
+    unsure = [*rows(), row("random-weights_twins", "ig-signed", 0.74).as_row()]  # its interval begins at 0.69
+    assert section(title, unsure).cautions == []
+    trained = [
+        {**one, "value": 0.9, "low": 0.85, "high": 0.95}
+        if (one["kind"], one.get("measure")) == ("audit_random-weights_rank_correlation", "grad-l2")
+        else one
+        for one in rows()
+    ]
+    (caution,) = section(title, trained).cautions
+    assert "grad-l2 (0.90)" in caution
+    assert "trained" in caution

@@ -72,6 +72,7 @@ def test_every_judge_judges_every_measure_that_it_can(audited):
     rows = audited.results
     for kind, judged in {
         "audit_erasure_sufficiency": {*MEASURES, "random"},
+        "audit_insertion_insertion": {*MEASURES, "random"},
         "audit_sparsity_held": {*MEASURES, "random"},
         "audit_fidelity_masked_until_flip": {*MEASURES, "random"},
         "audit_fidelity-attacked_masked_until_flip": {*MEASURES, "random"},
@@ -283,7 +284,7 @@ def test_texts_whose_word_was_cut_away_are_not_learnt_from(run):
 
 def test_the_report_names_the_command_of_each_judge(audited):
     commands = [line for line in commands_of(audited) if line.startswith("faithmeter audit")]
-    assert len(commands) == 10
+    assert len(commands) == 11
     assert any("--judges known-token" in line and "--place end" in line for line in commands)
 
 

@@ -6,8 +6,6 @@ met: where an in-distribution test is given, how many of them are out-of-distrib
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
-from math import ceil
 
 import torch
 from torch import Tensor
@@ -17,20 +15,11 @@ from faithmeter.errors import InputError
 from faithmeter.importance.measure import ImportanceMeasure
 from faithmeter.in_distribution.masf import MaSF
 from faithmeter.judges.judge import Bench, By, Judge, SectionData, ShownColumn
-from faithmeter.judges.maskings import answers
+from faithmeter.judges.maskings import NO_SCALE, probabilities, tokens_of
 from faithmeter.judges.ranking import Columns, ranks
 from faithmeter.models.classifier import Classifier
 
 RATIOS = (0.05, 0.10, 0.20, 0.50)
-NO_SCALE = 1e-4  # masking everything must lower the probability by this much, or there is no scale to normalise by
-
-
-def tokens_of(ratio: float, maskable: int) -> int:
-    """Return how many of a text's maskable tokens a ratio is: rounded up, so at least 1. The thesis does not say.
-
-    In whole numbers, because 0.07 * 100 is above 7.
-    """
-    return max(1, ceil(Fraction(str(ratio)) * maskable))
 
 
 def erasure(
@@ -58,7 +47,7 @@ def erasure(
     kept, removed = _maskings(batch, importance, ratios)
     nothing, everything = batch.masked, batch.masked | batch.maskable
     variants = torch.stack((nothing, everything, *kept, *removed))  # (2 + 2·ratios, rows, tokens)
-    probability, outside = _probabilities(classifier, batch, variants, masf)
+    probability, outside = probabilities(classifier, batch, variants, masf)
     drops = (probability[0] - probability[1:]).double()
     none, (keep, remove) = drops[0], drops[1:].split(len(ratios))
     scale = none.masked_fill(none < NO_SCALE, torch.nan)
@@ -86,26 +75,6 @@ def _maskings(batch: Batch, importance: Tensor, ratios: Sequence[float]) -> tupl
         kept.append(batch.masked | (batch.maskable & ~top))
         removed.append(batch.masked | (batch.maskable & top))
     return kept, removed
-
-
-def _probabilities(
-    classifier: Classifier, batch: Batch, variants: Tensor, masf: MaSF | None
-) -> tuple[Tensor, Tensor | None]:
-    """Return the (variants, rows) probability of the first variant's class, and which are out-of-distribution.
-
-    A masking that several variants share (5 and 10 % of a short text are both one token) is evaluated once.
-    """
-    count, rows = variants.shape[:2]
-    which = torch.arange(rows, device=variants.device).repeat(count)
-    keyed = torch.cat((which[:, None], variants.flatten(0, 1).long()), dim=1)
-    distinct, where = torch.unique(keyed, dim=0, return_inverse=True)
-    which, masked = distinct[:, 0], distinct[:, 1:].bool()
-    logits, strange = answers(classifier, batch, which, masked, masf)
-    where = where.cpu()
-    by_variant = logits.softmax(dim=-1)[where].view(count, rows, -1)
-    predicted = by_variant[0].argmax(dim=-1)
-    found = by_variant.gather(2, predicted.expand(count, rows)[..., None])[..., 0]
-    return found, None if strange is None else strange[where].view(count, rows)
 
 
 def _judge(bench: Bench, batch: Batch, measure: ImportanceMeasure) -> Columns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from faithmeter.masking import Mask
     from faithmeter.models.classifier import Classifier
 
+Made = TypeVar("Made")
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -32,7 +34,8 @@ class Bench:
 
     `space` is where the original texts lie, for who asks how far a masked one goes; `other` a model trained with
     another seed. `known` are explanations that one judge has asked for and another may ask for again, `answers` the
-    classes that all of them are about, `fresh` the untrained model of each seed.
+    classes that all of them are about, `fresh` the untrained model of each seed, `made` what else a judge makes of
+    texts alone, once for all measures.
     """
 
     classifier: Classifier
@@ -46,6 +49,7 @@ class Bench:
     known: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
     answers: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
     fresh: dict[int, Classifier] = field(default_factory=dict)
+    made: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict)
 
     def predicted(self, batch: Batch) -> Tensor:
         """Return the predicted class of each unmasked text, which is explained."""
@@ -60,6 +64,14 @@ class Bench:
         if which not in self.known:
             self.known[which] = measure.explain(self.classifier, batch, self.predicted(batch), self.seed)
         return self.known[which]
+
+    def once(self, judge: str, batch: Batch, make: Callable[[], Made]) -> Made:
+        """Return what a judge makes of the texts of a batch, made when it is first asked for."""
+        which = judge, tuple(batch.rows.tolist())
+        if which not in self.made:
+            self.made[which] = make()
+        found: Made = self.made[which]
+        return found
 
     def true_tokens(self, batch: Batch) -> Tensor:
         """Return the tokens of a batch that are known to be important, (rows, tokens)."""
@@ -122,13 +134,27 @@ class Remark:
 
 
 @dataclass(frozen=True)
+class MeasureCaution:
+    """A sentence about the measures whose number in a column surely lies above a limit; `{measures}` names them.
+
+    `judge` is the judge whose column it is where that is another one.
+    """
+
+    column: str
+    above: float
+    words: str
+    judge: str | None = None
+
+
+@dataclass(frozen=True)
 class SectionData:
     """A judge's section of a report. Judges that share one are shown together.
 
     `words` are paragraphs: what the judge does and shows, and what it cannot show. `shown` are the columns of its
     table, which is ordered by the first; the first two are drawn. `outside` are columns with the share of masked texts
     that are out-of-distribution, and the caution where that is surely more than chance gives, with the `{share}` in per
-    cent, the `{measure}`, the `{detail}` and what `{chance}` gives. `remarks` stand where their column is named in the
+    cent, the `{measure}`, the `{detail}` and what `{chance}` gives. `suspects` are cautions about single measures.
+    `remarks` stand where their column is named in the
     words, as in `{accuracy}`; a paragraph of nothing else is left out with its number. `layout` names another way to
     draw it, of `reports.audit.LAYOUTS`; `short` is the name of its files where that is not the judge's.
     """
@@ -141,6 +167,7 @@ class SectionData:
     caption: str
     outside: tuple[tuple[str, str], ...] = ()
     remarks: tuple[Remark, ...] = ()
+    suspects: tuple[MeasureCaution, ...] = ()
     layout: str = "ranked"
     short: str | None = None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +20,17 @@ if TYPE_CHECKING:
     from faithmeter.models.classifier import Classifier
 
 MASKINGS_AT_ONCE = 512  # whose features are in memory: 20 MB for MiniLM, 80 MB for RoBERTa-base
+NO_SCALE = 1e-4  # masking everything must lower the probability by this much, or there is no scale to normalise by
+
+
+def tokens_of(ratio: float, maskable: int) -> int:
+    """Return how many of a text's maskable tokens a ratio is: rounded up, so at least 1.
+
+    The Oxford thesis (2022) does not say how.
+
+    In whole numbers, because 0.07 * 100 is above 7.
+    """
+    return max(1, ceil(Fraction(str(ratio)) * maskable))
 
 
 def answers(
@@ -31,6 +44,27 @@ def answers(
         return _looked_at(classifier, batch, which, masked, masf, classifier.predict_with_features)
     here = classifier.device
     return classifier.logits_of_masks(batch.to(here), which.to(here), masked.to(here)).cpu(), None
+
+
+def probabilities(
+    classifier: Classifier, batch: Batch, variants: Tensor, masf: MaSF | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the (variants, rows) probability of the first variant's class, and which are out-of-distribution.
+
+    `variants` are (variants, rows, tokens) maskings of the batch. A masking that several variants share (5 and 10 % of
+    a short text are both one token) is evaluated once.
+    """
+    count, rows = variants.shape[:2]
+    which = torch.arange(rows, device=variants.device).repeat(count)
+    keyed = torch.cat((which[:, None], variants.flatten(0, 1).long()), dim=1)
+    distinct, where = torch.unique(keyed, dim=0, return_inverse=True)
+    which, masked = distinct[:, 0], distinct[:, 1:].bool()
+    logits, strange = answers(classifier, batch, which, masked, masf)
+    where = where.cpu()
+    by_variant = logits.softmax(dim=-1)[where].view(count, rows, -1)
+    predicted = by_variant[0].argmax(dim=-1)
+    found = by_variant.gather(2, predicted.expand(count, rows)[..., None])[..., 0]
+    return found, None if strange is None else strange[where].view(count, rows)
 
 
 def representations(

@@ -13,7 +13,7 @@ import numpy as np
 
 from faithmeter.data.batch import Encoded, Ints
 from faithmeter.errors import InputError
-from faithmeter.judges.erasure import tokens_of
+from faithmeter.judges.maskings import tokens_of
 from faithmeter.masking import Mask
 
 Importance = np.ndarray[Any, np.dtype[np.float32]]

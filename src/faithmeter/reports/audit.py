@@ -99,7 +99,7 @@ def _other_models(judged: Judged) -> list[Section]:
 
     once = list({one.title: one for shown in found for one in shown}.values())
     figure = drawn(judged.prefix, judged.file, section.caption, draw)
-    return [Section(section.title, said, [table(judged, names, once)], [figure])]
+    return [Section(section.title, said, [table(judged, names, once)], [figure], cautions=judged.cautions())]
 
 
 def _sparsity(judged: Judged) -> list[Section]:

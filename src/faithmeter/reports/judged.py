@@ -75,7 +75,7 @@ class Judged:
         return [paragraph for paragraph in said if paragraph]
 
     def cautions(self) -> list[str]:
-        """Return what to be careful about: masked texts out-of-distribution or unchecked, and numbers too low."""
+        """Return what to be careful about: masked texts out-of-distribution or unchecked, numbers too low or high."""
         found = []
         for remark in self.section.remarks:
             value = find(self.rows, self.kind(remark.column))["value"]
@@ -95,6 +95,14 @@ class Judged:
                 )
         if every and not all(shares for shares, _ in every):
             found.append(UNCHECKED)
+        for suspect in self.section.suspects:
+            rows = rows_of(self.rows, self.kind(suspect.column, suspect.judge))
+            sure = [row for row in rows if row["low"] is not None and row["low"] > suspect.above]
+            if sure:
+                named = ", ".join(
+                    f"{row['measure']} ({row['value']:.2f})" for row in sorted(sure, key=lambda row: -row["value"])
+                )
+                found.append(suspect.words.format(measures=named))
         return found
 
 

@@ -225,7 +225,7 @@ def _with_attacked_texts(run: Run, options: AuditOptions, judge: Judge, plain: B
         texts[one["row"]] = one["attacked"]
     # other texts have other answers and explanations than those that are known
     return dataclasses.replace(
-        plain, test=plain.classifier.encode(texts, contexts, list(test["label"])), known={}, answers={}
+        plain, test=plain.classifier.encode(texts, contexts, list(test["label"])), known={}, answers={}, made={}
     )
 
 

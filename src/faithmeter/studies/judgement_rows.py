@@ -34,7 +34,9 @@ def read_judgements(run: Run, judge: str) -> dict[str, Table]:
         shards = sorted(one.glob("*.parquet")) if one.is_dir() else []
         if shards:
             require_whole(one, AGAIN)
-            table = pyarrow.concat_tables([pyarrow.parquet.read_table(shard) for shard in shards])
+            tables = [pyarrow.parquet.read_table(shard) for shard in shards]
+            # an earlier release may have written some of them, without the columns that came later
+            table = pyarrow.concat_tables(tables, promote_options="default")
             table = table.sort_by([("row", "ascending")])
             found[one.name] = {name: table[name].to_numpy() for name in table.column_names}
     return found
