@@ -11,8 +11,18 @@ from faithmeter.errors import InputError
 from faithmeter.importance.gradient import integrated_gradient
 from faithmeter.importance.measure import ImportanceMeasure, with_steps
 from faithmeter.importance.table import IMPORTANCE_MEASURES, as_measure
+from faithmeter.models.fast.choice import DEFAULT, Choice
+from faithmeter.models.fast.fused_linear import available
+from faithmeter.models.fast.options import PassOptions
 
-classifier_of = functools.cache(any_classifier)
+
+@functools.cache
+def classifier_of(architecture):
+    """One for all measures; nothing is measured between two that must be equal to the last digit."""
+    classifier = any_classifier(architecture)
+    layers = DEFAULT.linear_layers if available() else "torch"
+    classifier.choice = Choice(classifier.model, PassOptions(layers, DEFAULT.tokens))
+    return classifier
 
 
 EVERYWHERE = [
