@@ -792,7 +792,7 @@ def test_the_sections_on_retraining_have_the_papers_table_figures_and_times(meas
     assert "<i>" not in page
 
 
-def test_a_report_takes_experiments_and_runs_of_the_same_task_together(measured, tmp_path, faithmeter):
+def test_a_report_takes_experiments_and_runs_of_the_same_task_together(measured, tmp_path, faithmeter, monkeypatch):
     roar(
         tmp_path / "roar",
         measured.config.data,
@@ -803,6 +803,7 @@ def test_a_report_takes_experiments_and_runs_of_the_same_task_together(measured,
     )
     (alone,) = report([tmp_path / "roar"], tmp_path / "alone")
     assert "masked fine-tuning (" not in alone.read_text()
+    monkeypatch.chdir(tmp_path.parent)  # where the data is, too: paths in a report are those from the current folder
     (page,) = report([measured.path, tmp_path / "roar"], tmp_path / "out", examples=False)
     text = page.read_text()
     assert "retrained" in text
