@@ -250,8 +250,8 @@ def test_damaged_tables_that_only_a_report_reads_are_refused_in_words(run):
 
 @pytest.mark.parametrize("file", ["config.json", "measurements/settings.json"])
 def test_settings_that_cannot_be_read_are_refused_in_words(run, file):
-    cut(run.path / file)
     (run.measurements / ".settings.json.sum").unlink()  # as earlier versions left it
+    cut(run.path / file)
     with pytest.raises(InputError, match=r"is damaged: it cannot be read as JSON. Restore it from a copy"):
         measure(run.path, MEASURED)
 

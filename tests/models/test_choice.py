@@ -10,9 +10,9 @@ from importance.reference import example_batch, strong_classifier
 from faithmeter.errors import InputError
 from faithmeter.importance.table import IMPORTANCE_MEASURES
 from faithmeter.models.fast import choice, fused_linear
-from faithmeter.models.fast.choice import DEFAULT, FORWARD, GRADIENT, SHARE, STAGES, TRAINING, WARM_UP, Choice, Way
+from faithmeter.models.fast.choice import DEFAULT, SHARE, STAGES, WARM_UP, Choice, Way
 from faithmeter.models.fast.fused_linear import available
-from faithmeter.models.fast.options import PassOptions, pass_options, use_pass_options
+from faithmeter.models.fast.options import FORWARD, GRADIENT, TRAINING, PassOptions, pass_options, use_pass_options
 from faithmeter.runs import engines
 
 needs_onednn = pytest.mark.skipif(not available(), reason="this build of torch has no oneDNN")

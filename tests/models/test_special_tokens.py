@@ -119,7 +119,7 @@ def test_masking_the_last_word_changes_the_answer_and_padding_does_not(kind, tmp
     assert torch.isfinite(plain).all()
     assert ((plain - masked).abs().amax(dim=1) > 1e-4).tolist() == [True, True, False]
     for row in range(3):
-        alone = classifier.model.eval()(input_ids=classifier._inputs(last_only.batch([row]))["input_ids"]).logits
+        alone = classifier.model.eval()(input_ids=classifier.shown(last_only.batch([row])).input_ids).logits
         torch.testing.assert_close(masked[row : row + 1], alone, atol=1e-5, rtol=0)
 
 

@@ -565,7 +565,7 @@ def test_the_model_folder_has_a_card_that_grows_with_what_is_known(measured, tmp
 def test_the_card_names_the_strategy_and_the_optimiser_that_were_used(measured, tmp_path, monkeypatch):
     fresh = shutil.copytree(measured.path, tmp_path / "fresh")
     config = json.loads((fresh / "config.json").read_text())
-    rows = {**STRATEGIES, "alternating": Strategy(3, "a classifier of which every third text was masked")}
+    rows = {**STRATEGIES, "alternating": Strategy(3, "a classifier of which every third text was masked", "both")}
     for module in (card, config_of_training, run_module):
         monkeypatch.setattr(module, "STRATEGIES", rows)
     for strategy, row in rows.items():

@@ -263,7 +263,7 @@ def test_a_quantised_model_is_judged_as_it_is_by_measures_that_only_ask_it(in_ei
     (explanation,) = explain(run, "a good film", options=ExplainOptions(orders=0), measure="loo-signed")
     assert explanation.predicted in run.config.labels
     audited = audit(run, AuditOptions(measures=("loo-signed",), rows=3))
-    assert set(audited.judgement_settings) == {"erasure", "fidelity", "sparsity", "drift"}
+    assert set(audited.judgement_settings) == {"erasure", "insertion", "fidelity", "sparsity", "drift"}
     assert report(run, tmp_path / "report")
 
 

@@ -163,6 +163,7 @@ def answered(run, measure, wrong):
 
 def test_several_seeds_have_students_interval_over_them(run, monkeypatch):
     monkeypatch.setattr(selecting, "require_same", lambda *_: None)  # these answers are made up, without settings
+    monkeypatch.setattr("faithmeter.runs.run.require_settings", lambda *_: None)
     answered(run, "grad-l2", (4, 6, 8))  # of 80: 0.95, 0.925, 0.9
     answered(run, "random", (40, 32, 36))  # 0.5, 0.6, 0.55
     done = select(run.path, SelectOptions(("grad-l2",), ("top",), seeds=(0, 1, 2)))

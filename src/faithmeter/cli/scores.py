@@ -36,7 +36,7 @@ def scores(
     rows: Annotated[int | None, Option(min=1, help="Number of test texts, as of `measure`.  [default: all]")] = None,
     seed: Annotated[int, Option(min=0, help="Seed for the choice of texts, as of `measure`.")] = 0,
 ) -> None:
-    """Write the scores of a measure to a file, token by token; or a language model's own explanations.
+    """Write scores to a file: of a measure, or a model's own.
 
     `faithmeter measure RUN --scores FILE` judges such a file, whoever wrote it.
     """

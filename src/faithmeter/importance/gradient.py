@@ -14,7 +14,7 @@ from torch import Tensor
 
 from faithmeter.errors import InputError
 from faithmeter.importance.measure import of_the_text
-from faithmeter.models.fast.choice import GRADIENT
+from faithmeter.models.fast.options import GRADIENT
 from faithmeter.models.temporary import explaining
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from torch import Tensor
 from faithmeter.importance.gradient import STEPS, baseline_embedding, l2_over_vocabulary
 from faithmeter.importance.measure import open_units
 from faithmeter.masking import Purpose, random_stream
-from faithmeter.models.fast.choice import GRADIENT
+from faithmeter.models.fast.options import GRADIENT
 from faithmeter.models.temporary import explaining
 
 if TYPE_CHECKING:

@@ -90,7 +90,7 @@ def integrated(
     )
 
 
-def sequential(name: str, *, steps: int = STEPS, on_request: bool = True) -> ImportanceMeasure:
+def sequential(name: str, *, on_request: bool, expensive: bool, steps: int = STEPS) -> ImportanceMeasure:
     """Return the row of sequential integrated gradients with so many steps."""
     return ImportanceMeasure(
         name,
@@ -100,8 +100,8 @@ def sequential(name: str, *, steps: int = STEPS, on_request: bool = True) -> Imp
         signed=True,
         meaning="Integrated gradients of each token by itself, from the mask token's embedding, the others in place.",
         on_request=on_request,
-        expensive=True,
-        stepped=lambda other: sequential(name, steps=other, on_request=on_request),
+        expensive=expensive,
+        stepped=lambda other: sequential(name, steps=other, on_request=on_request, expensive=expensive),
     )
 
 
@@ -340,7 +340,7 @@ _TABLE = (
         expensive=True,
         meaning="Gradients at random points between the text and noisy mask embeddings (GradientSHAP).",
     ),
-    sequential("sequential-ig", on_request=True),
+    sequential("sequential-ig", on_request=True, expensive=True),
     ImportanceMeasure(
         "shapley-sampled",
         "surrogate",

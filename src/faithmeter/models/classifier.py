@@ -32,10 +32,10 @@ from faithmeter.models.checkpoint import (
     require_outputs,
     tokenizer_source,
 )
-from faithmeter.models.fast.choice import FORWARD, LINEAR_LAYERS, WARM_UP, Choice, Way, timed
+from faithmeter.models.fast.choice import LINEAR_LAYERS, WARM_UP, Choice, Way, timed
 from faithmeter.models.fast.first_layer import shared_first_layer
 from faithmeter.models.fast.fused_linear import Kept
-from faithmeter.models.fast.options import PassOptions
+from faithmeter.models.fast.options import FORWARD, PassOptions
 from faithmeter.models.heads import LAST, heard_by_head, read_weights, where_read
 from faithmeter.models.lora import Lora, add_lora, save_adapter
 from faithmeter.models.memory import MemoryLimit, finite

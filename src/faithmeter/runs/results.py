@@ -53,13 +53,14 @@ METRIC_BOUNDS: Mapping[str, Bounds] = MappingProxyType(
         **dict.fromkeys(("seconds", "tokens", "texts", "queries", "draws"), COUNT),
         "nats": ANY,
         # of judges: rank correlations, differences of two probabilities, shares of texts or tokens, cosine distances
-        **dict.fromkeys(("rank_correlation", "cascading", "independent"), SIGNED),
-        **dict.fromkeys(("sufficiency", "comprehensiveness", "probability_change"), SIGNED),
+        **dict.fromkeys(("rank_correlation", "cascading", "independent", "inserted", "removed"), SIGNED),
+        **dict.fromkeys(("sufficiency", "comprehensiveness", "probability_change", "plus", "minus"), SIGNED),
         **dict.fromkeys(
             ("norm_sufficiency", "norm_comprehensiveness", "sufficiency_outside", "comprehensiveness_outside",
              "tokens_to_flip", "never_flips", "masked_until_flip", "flip_outside", "outside", "held", "top_overlap",
              "chance_overlap", "same_answer", "overlap", "mean_rank", "precision_at_truth", "average_precision",
-             "rank_change", "random_rank_change", "beaten"),
+             "rank_change", "random_rank_change", "beaten", "insertion", "focus", "soft_norm_comprehensiveness",
+             "soft_norm_sufficiency"),
             SHARE,
         ),
         **dict.fromkeys(("drift", "distance_to_data"), (0.0, 2.0)),

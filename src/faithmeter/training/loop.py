@@ -20,8 +20,8 @@ from faithmeter.data.batch import Encoded, Ints
 from faithmeter.errors import InputError
 from faithmeter.masking import Purpose, random_stream
 from faithmeter.models.classifier import Classifier
-from faithmeter.models.fast.choice import TRAINED_LAYERS, TRAINING, Way, is_available, timed
-from faithmeter.models.fast.options import AUTO
+from faithmeter.models.fast.choice import TRAINED_LAYERS, Way, is_available, timed
+from faithmeter.models.fast.options import AUTO, TRAINING
 from faithmeter.models.memory import free_memory, out_of_memory
 from faithmeter.performance import Gold, majority_p_value, majority_performance, performance
 from faithmeter.progress import Reporter, Silent

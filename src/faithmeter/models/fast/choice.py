@@ -27,11 +27,10 @@ from faithmeter import __version__
 from faithmeter.errors import InputError
 from faithmeter.files import cache_folder, write_json
 from faithmeter.models.fast.fused_linear import Kept, available, fused_linears, trained_linears
-from faithmeter.models.fast.options import AUTO, PassOptions, pass_options
+from faithmeter.models.fast.options import AUTO, FORWARD, GRADIENT, TRAINING, PassOptions, pass_options
 
 log = logging.getLogger(__name__)
 
-FORWARD, GRADIENT, TRAINING = "forward", "gradient", "training"  # the kinds of work, which have their own best each
 SHARE = 0.02  # of all tokens that pass, for trials at most
 ROUNDS = 2  # of trials, in turn
 WARM_UP = 256  # tokens that pass before a trial: then weights are laid out, which is done once for many passes

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from faithmeter.errors import InputError, nearest
 
+FORWARD, GRADIENT, TRAINING = "forward", "gradient", "training"  # the kinds of work, which have their own best each
 AUTO = "auto"
 LINEAR_LAYERS = ("auto", "onednn", "torch")
 MOST_TOKENS = 1 << 20

@@ -154,13 +154,14 @@ def _suite(said: dict[str, Any], name: str, folder: Path, data_dir: str | Path |
     retrained, retraining = _retraining(tables["roar"], seeds, known)
     report = _checked(tables["report"] or {}, {"formats": Names, "examples": bool}, "[report]")
     _known(report.get("formats", ()), FORMATS, "format", "[report]")
+    read_tasks, read_models = _tasks(tasks, folder, data_dir), _models(models, folder)
     if not any((measured, audited, retrained, tables["select"] is not None)):
         raise _FaultError("there is nothing to do: add [measure], [audit], [select] or [roar].")
     return Suite(
         name=own.get("name", name),
         about=own.get("about", ""),
-        tasks=_tasks(tasks, folder, data_dir),
-        models=_models(models, folder),
+        tasks=read_tasks,
+        models=read_models,
         ways=ways,
         seeds=seeds,
         max_length=own.get("max_length", 512),
