@@ -7,6 +7,7 @@ bad, by how well they do. Takes a few minutes on one core; needs no data.
 """
 
 import argparse
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -114,10 +115,15 @@ def studied(rule: Rule, options: argparse.Namespace) -> tuple[Table, Table, floa
     return qualities(bench, batch, measures), judgements(bench, batch, measures), float(chance)
 
 
+def number(value: float) -> str:
+    """Return a number with two decimals and a true minus sign; −0.00 is 0.00."""
+    return f"{round(float(value), 2) + 0.0:.2f}".replace("-", "−")
+
+
 def cell(values: Array) -> str:
     """Return a mean and its 95 % interval over texts; none where all texts have the same."""
     interval = mean_interval(values) if np.ptp(values) > 0 else None
-    return f"{values.mean():.2f}" + ("" if interval is None else f" ({interval[0]:.2f}–{interval[1]:.2f})")
+    return number(values.mean()) + ("" if interval is None else f" ({number(interval[0])} to {number(interval[1])})")
 
 
 def correlation(quality: Mapping[str, Array], judged: Mapping[str, Array], seed: int) -> tuple[float, str]:
@@ -132,7 +138,8 @@ def correlation(quality: Mapping[str, Array], judged: Mapping[str, Array], seed:
     found = agreements({"truth": scores(quality), "judge": scores(judged)}, seed=seed)
     if not found:
         return np.nan, "–"
-    return found[0].value, f"{found[0].value:.2f} ({found[0].low:.2f} to {found[0].high:.2f})".replace("-", "−")
+    one = found[0]
+    return one.value, f"{number(one.value)} ({number(one.low)} to {number(one.high)})"
 
 
 def print_table(first: str, columns: list[str], rows: Mapping[str, list[str]]) -> None:
@@ -154,19 +161,22 @@ def main() -> None:
     """Build the models, explain, judge, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES))
-    parser.add_argument("--rows", type=int, default=60, help="texts of each rule")
+    parser.add_argument("--rows", type=int, default=30, help="texts of each rule")
     parser.add_argument("--measures", nargs="+", help="instead of all that can explain the models")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    studies = {name: studied(RULES[name], options) for name in options.rules}
+    studies = {}
+    for name in options.rules:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        studies[name] = studied(RULES[name], options)
     for what in (FOUND, LIKE):
-        print(f"\n{what.capitalize()}: mean over {options.rows} texts of each rule, 95 % intervals over texts.")
+        print(f"\n{what[0].upper()}{what[1:]}: mean over {options.rows} texts of each rule, 95 % intervals over texts.")
         rows = {"(chance)": [f"{chance:.2f}" for _, _, chance in studies.values()]} if what == FOUND else {}
         order = next(iter(studies.values()))[0][what]
         mean = {name: np.mean([quality[what][name].mean() for quality, _, _ in studies.values()]) for name in order}
         for name in sorted(order, key=lambda one: -mean[one]):
-            rows[name] = [*(cell(quality[what][name]) for quality, _, _ in studies.values()), f"{mean[name]:.2f}"]
+            rows[name] = [*(cell(quality[what][name]) for quality, _, _ in studies.values()), number(mean[name])]
         if what == FOUND:
             rows["(chance)"].append(f"{np.mean([chance for _, _, chance in studies.values()]):.2f}")
         print_table("measure", [*studies, "mean"], rows)
@@ -179,7 +189,7 @@ def main() -> None:
                 correlation(quality[what], judged.get(judge, quality[other]), options.seed)
                 for quality, judged, _ in studies.values()
             ]
-            rows[judge] = [*(text for _, text in cells), f"{np.mean([value for value, _ in cells]):.2f}"]
+            rows[judge] = [*(text for _, text in cells), number(np.mean([value for value, _ in cells]))]
         print_table("judge", [*studies, "mean"], rows)
     count = len(next(iter(studies.values()))[0][FOUND]) - 1
     print(f"\nHow many of the {count} measures a judge scores better than the exact Shapley values.")
