@@ -272,7 +272,7 @@ def known_texts(rule: Rule, count: int, *, seed: int = 0) -> tuple[list[list[str
 
 
 def exact_shapley(classifier: Classifier, batch: Batch, targets: Tensor, _seed: int) -> Tensor:
-    """Return the Shapley value of each unit by its definition (Shapley, 1953): from all sets of a text's units.
+    """Return the Shapley value of each unit by the definition of Shapley (1953): from all sets of a text's units.
 
     What a set is worth is the logit of the target with all other units masked. φ_i = Σ_S |S|! (n − |S| − 1)! / n! ·
     (v(S ∪ i) − v(S)), over the sets S without i.
