@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 BIBLIOGRAPHY = (DOCS / "bibliography.md").read_text(encoding="utf-8")
 NAMES = (
     r"((?:[A-Z][A-Za-z]+(?:-[A-Z][a-z]+)?(?: and [A-Z][A-Za-z]+| et al\.)|Oxford thesis"
-    r"|Beran|Donner|Efron|Enguehard|Fieller|Hsu|Johnson|Kish|Piepho|Simes|Vovk|Wilson))"
+    r"|Beran|Donner|Efron|Enguehard|Fieller|Hsu|Johnson|Kish|Piepho|Shapley|Simes|Vovk|Wilson))"
 )
 CITATION = re.compile(NAMES + r"(?:,? \(|, )((?:19|20)\d\d)\b")
 
