@@ -79,7 +79,7 @@ def test_the_columns_are_those_of_the_definitions(classifier):
             expected = naive(classifier, batch, importance, row)
             scales += not math.isnan(expected["norm_sufficiency"])
             for name, value in expected.items():
-                close = 1e-4 if "norm" in name else 1e-5  # what is divided by a small drop has its noise enlarged
+                close = 1e-3 if "norm" in name else 1e-5  # what is divided by a small drop has its noise enlarged
                 assert found[name][row] == pytest.approx(value, abs=close, nan_ok=True), (row, name)
     assert scales >= 2  # or the normalised forms were not tested
 
@@ -137,7 +137,7 @@ def test_a_row_is_judged_the_same_alone_as_in_a_batch_with_or_without_a_test(cla
         alone_batch = batch.take(torch.tensor([row]))
         alone = erasure(classifier, alone_batch, importance[[row], : alone_batch.input_ids.shape[1]], masf=masf)
         for name, column in alone.items():
-            close = 1e-4 if "norm" in name else 1e-5
+            close = 1e-3 if "norm" in name else 1e-5
             assert tested[name][row] == pytest.approx(column[0], abs=close, nan_ok=True), (row, name)
             if name in plain:
                 assert tested[name][row] == pytest.approx(plain[name][row], abs=close, nan_ok=True), (row, name)

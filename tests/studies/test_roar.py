@@ -138,15 +138,15 @@ def test_who_goes_on_waits_for_processes_that_a_killed_master_left_behind(tmp_pa
 
 
 def test_a_worker_that_is_killed_costs_nothing_but_time(done, data, tmp_path):
-    warned = []
+    warned, struck = [], []
 
     class Killer(Silent):
         """Kills a worker when the first training is done."""
 
         def note(self, text):
-            if "unmasked" in text and not warned:
-                workers = [int(pid) for pid in children_of(os.getpid())]
-                os.kill(workers[0], signal.SIGKILL)
+            if "unmasked" in text and not struck:
+                struck.extend(int(pid) for pid in children_of(os.getpid()))
+                os.kill(struck[0], signal.SIGKILL)
 
         def warn(self, text):
             warned.append(text)
