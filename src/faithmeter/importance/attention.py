@@ -115,11 +115,15 @@ def scaled_attention_at(
     def scaled(part: Batch, rows: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             logits, layers = classifier.logits_and_attentions(part, point if twice else point.clone().requires_grad_())
-            wanted = logits.gather(1, targets[rows][:, None]).sum()
-            (gradient,) = torch.autograd.grad(wanted, layers[-1], create_graph=twice)
+            (gradient,) = _gradients_by(layers[-1:], logits, targets[rows], twice)
             return logits, attention_of_what_is_read(classifier.model, part, layers[-1] * gradient)
 
     return _packed(classifier, batch, embeddings, scaled)
+
+
+def _gradients_by(layers: Sequence[Tensor], logits: Tensor, targets: Tensor, twice: bool) -> tuple[Tensor, ...]:
+    """Return d logit[target] / d attention of these layers, which can be differentiated once more where `twice`."""
+    return torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), list(layers), create_graph=twice)
 
 
 def attention_relevance_at(
@@ -131,8 +135,7 @@ def attention_relevance_at(
     def relevant(part: Batch, rows: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             logits, layers = classifier.logits_and_attentions(part, point if twice else point.clone().requires_grad_())
-            wanted = logits.gather(1, targets[rows][:, None]).sum()
-            gradients = torch.autograd.grad(wanted, layers, create_graph=twice)
+            gradients = _gradients_by(layers, logits, targets[rows], twice)
             identity = torch.eye(layers[0].shape[-1], device=point.device)
             relevance = identity.expand(len(part), -1, -1)
             for layer, gradient in zip(layers, gradients, strict=True):
